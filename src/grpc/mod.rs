@@ -1,20 +1,18 @@
 //! Envoy's rate limit service: receives calls, asks the limiter, and sends the answers.
 
 mod activity;
+mod bounds;
+mod by_hyper;
 mod connection;
 mod convert;
 mod details;
 mod dynamic_metadata;
 mod front;
 mod headers;
-mod calls;
-mod executor;
-mod message;
 mod options;
 mod preface;
+mod protocol;
 mod request_id;
-mod session;
-mod unsent;
 
 use std::fmt::{self, Display};
 use std::sync::Arc;

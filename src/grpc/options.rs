@@ -1,14 +1,6 @@
-//! Options of connections, and what the two servers of HTTP/2 have in common.
+//! Options of connections.
 
 use std::time::Duration;
-
-/// A client answers a GOAWAY at once. After this time the connection waits for it only while its requests are decided.
-pub(super) const FAREWELL: Duration = Duration::from_secs(2);
-
-/// Bytes of a connection's half-received messages together, unless a single message may be larger.
-const HALF_RECEIVED: usize = 1024 * 1024;
-/// Room for the headers of the call with the largest message, and for its last frame, which may exceed the message.
-const BESIDE_THE_LARGEST: usize = 64 * 1024;
 
 /// Options of all connections.
 #[derive(Clone, Copy, Debug)]
@@ -45,29 +37,5 @@ impl Transport {
             Transport::Front => "front",
             Transport::Hyper => "hyper",
         }
-    }
-}
-
-/// Returns the bytes that a connection may hold of messages that are not complete.
-pub(super) fn half_received(options: &ConnectionOptions) -> usize {
-    HALF_RECEIVED.max(options.max_message_bytes + BESIDE_THE_LARGEST)
-}
-
-/// Returns the age, made up to a tenth shorter or longer by `chance`, a number from 0 to 1. It keeps connections that
-/// begin together, such as those of a rollout, from ending together.
-pub(super) fn spread(age: Duration, chance: f64) -> Duration {
-    let spread = age.as_secs_f64() * (0.9 + 0.2 * chance);
-    Duration::try_from_secs_f64(spread).unwrap_or(Duration::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ages_are_spread_by_a_tenth_and_never_stays_never() {
-        let hour = Duration::from_secs(3600);
-        assert_eq!([0.0, 0.5, 1.0].map(|chance| spread(hour, chance).as_secs()), [3240, 3600, 3960]);
-        assert!(spread(Duration::MAX, 0.0) > hour * 24 * 366 * 100);
     }
 }

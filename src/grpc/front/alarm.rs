@@ -3,26 +3,17 @@
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// Silence after which a client is asked whether it is there; noticed within the same time again.
-const SILENCE: Duration = Duration::from_secs(60);
-/// Time for its answer.
-const PONG: Duration = Duration::from_secs(20);
-
-/// Length of a turn. A piece of an answer belongs to the turn in which it was made, and must have been sent when the
-/// second turn after it ends: after 10 to 15 seconds. Turns need no list of answers in their order.
-const TURN: Duration = Duration::from_secs(5);
-/// Number of turns after which an unsent answer is overdue.
-pub(super) const TURNS: u64 = 3;
+use crate::grpc::bounds::{PONG, SILENCE, TURN, TURNS};
 
 /// The timer of a connection.
 pub(super) struct Alarm {
     timer: Pin<Box<Sleep>>,
     /// Whether the task is registered with the timer as it is set.
     is_registered: bool,
+    /// When the silence of the client is noticed: up to twice as late as it has lasted long enough.
     silence: Instant,
     unsent: Option<Instant>,
     message: Option<Instant>,
@@ -118,7 +109,7 @@ impl Alarm {
             return false;
         }
         self.turns.push_back(self.written + output as u64);
-        self.turns.len() > TURNS as usize && self.turns.pop_front().is_some_and(|due| self.written < due)
+        self.turns.len() > TURNS && self.turns.pop_front().is_some_and(|due| self.written < due)
     }
 
     /// Sets the time at which the first of the messages that have not come completely is late.

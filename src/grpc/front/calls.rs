@@ -4,10 +4,8 @@
 //! is read, without a copy of its bytes.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use http_body_util::{BodyExt as _, Full};
 use hyper::StatusCode;
 use hyper::body::Bytes;
 use tokio::time::Instant;
@@ -17,15 +15,16 @@ use tonic::service::Routes;
 use super::alarm::Alarm;
 use super::connection::Connection;
 use super::drive::Answer;
+use super::forward::{Forwarding, General};
 use super::frame::Reason;
-use super::general::{self, Incoming, Inlet, Outlet, Piece, Pieces, State};
+use super::general::{self, Pieces};
 use super::head::{Head, Method, To};
 use super::hpack;
-use super::short::{self, PREFIX};
+use super::short;
 use super::stream::End;
 use super::tasks::{Panicked, Tasks};
-use crate::grpc::message::{self, DRAIN_TIME, MESSAGE_TIME};
-use crate::grpc::unsent::{BUDGET, MAX_UNSENT, over_budget};
+use crate::grpc::bounds::{self, DRAIN_TIME, MAX_UNREAD, MESSAGE_TIME};
+use crate::grpc::protocol::{self, PREFIX, append};
 use crate::grpc::{CallError, CallerHeaders};
 use crate::instant;
 use crate::wire::RateLimitResponse;
@@ -64,40 +63,28 @@ pub(super) struct Receiving {
     held: usize,
 }
 
-/// A call that a service of tonic answers.
-pub(super) struct General {
-    stream: u32,
-    place: usize,
-    state: Arc<State>,
-    /// Where its messages come in, if it may have any number of them.
-    inlet: Option<Inlet>,
-    held: usize,
-}
-
-type Forwarding = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
-
 /// The calls of a connection.
 pub(super) struct Calls<A: Answer> {
     answer: A,
-    others: Routes,
+    pub(super) others: Routes,
     deciding: Tasks<A::Future, u32>,
-    general: Tasks<Forwarding, u32>,
-    pieces: Pieces,
+    pub(super) general: Tasks<Forwarding, u32>,
+    pub(super) pieces: Pieces,
     max_message_bytes: usize,
     /// Bytes of half-received messages that the connection may hold, and that it holds.
-    budget: usize,
-    held: usize,
+    pub(super) budget: usize,
+    pub(super) held: usize,
     /// Calls without a whole message, which were opened in this poll.
     fresh: Vec<u32>,
     /// Calls without a whole message, with the time at which they are late.
     late: VecDeque<(Instant, u32)>,
     /// Calls whose answers wait for room.
-    full: Vec<u32>,
+    pub(super) full: Vec<u32>,
     /// Whether a call has begun or was answered since that was last asked.
-    has_begun: bool,
+    is_used: bool,
     /// Number of calls decided since the clock was read.
     decided: usize,
-    is_draining: bool,
+    pub(super) is_draining: bool,
     /// The message of the answer that is being sent.
     message: Vec<u8>,
 }
@@ -116,7 +103,7 @@ impl<A: Answer> Calls<A> {
             fresh: Vec::new(),
             late: VecDeque::new(),
             full: Vec::new(),
-            has_begun: false,
+            is_used: false,
             decided: 0,
             is_draining: false,
             message: Vec::new(),
@@ -129,8 +116,8 @@ impl<A: Answer> Calls<A> {
     }
 
     /// Returns whether a call has begun or was answered since the last time.
-    pub(super) fn take_begun(&mut self) -> bool {
-        std::mem::take(&mut self.has_begun)
+    pub(super) fn take_used(&mut self) -> bool {
+        std::mem::take(&mut self.is_used)
     }
 
     /// Has this task woken when a call can go on.
@@ -162,7 +149,7 @@ impl<A: Answer> Calls<A> {
             self.held += held;
             put(connection, stream, Call::Receiving(Receiving { head, message: Vec::new(), held }));
             if self.held > self.budget {
-                self.give_up(connection, stream, &message::over_budget());
+                self.give_up(connection, stream, &bounds::too_much_half_received());
             }
         }
     }
@@ -194,7 +181,7 @@ impl<A: Answer> Calls<A> {
                 self.held += needed - receiving.held;
                 receiving.held = needed;
                 if self.held > self.budget {
-                    self.give_up(connection, stream, &message::over_budget());
+                    self.give_up(connection, stream, &bounds::too_much_half_received());
                 }
             }
             Call::General(general) => {
@@ -203,7 +190,7 @@ impl<A: Answer> Calls<A> {
                 general.held += held;
                 self.held += held;
                 if self.held > self.budget {
-                    inlet.fail(message::over_budget());
+                    inlet.fail(bounds::too_much_half_received());
                 } else {
                     inlet.push(bytes, ended);
                 }
@@ -239,23 +226,6 @@ impl<A: Answer> Calls<A> {
         self.set_deadlines(connection, alarm);
     }
 
-    /// Lets the answers go on that waited for room.
-    pub(super) fn make_room(&mut self, connection: &mut Connection<Call>) {
-        if self.full.is_empty() {
-            return;
-        }
-        let mut full = std::mem::take(&mut self.full);
-        full.retain(|stream| {
-            let is_full = connection.unsent_of(*stream) >= MAX_UNSENT;
-            if let (false, Some(Call::General(general))) = (is_full, connection.call(*stream)) {
-                general.state.is_full.store(false, Ordering::Relaxed);
-                self.general.wake(general.place);
-            }
-            is_full
-        });
-        self.full = full;
-    }
-
     /// Gives the messages that have not come completely in this poll their time.
     pub(super) fn set_deadlines(&mut self, connection: &mut Connection<Call>, alarm: &mut Alarm) {
         if !self.fresh.is_empty() {
@@ -281,8 +251,8 @@ impl<A: Answer> Calls<A> {
             self.late.pop_front();
             if let Some(Call::Receiving(_)) = connection.call(stream) {
                 let status = match self.is_draining {
-                    true => message::draining(),
-                    false => message::late(),
+                    true => bounds::draining(),
+                    false => bounds::late(),
                 };
                 self.give_up(connection, stream, &status);
             }
@@ -323,21 +293,13 @@ impl<A: Answer> Calls<A> {
             return refuse(connection, stream, status);
         }
         // A client that does not read the answers it has gets no more decisions.
-        if connection.unsent + connection.output.len() >= BUDGET {
-            return fail(connection, stream, &over_budget());
+        if connection.unread() >= MAX_UNREAD {
+            return fail(connection, stream, &bounds::too_much_unread());
         }
-        self.has_begun = true;
+        self.is_used = true;
         match &head.to {
             To::RateLimit => self.decide(connection, stream, head, body),
-            To::Other(path) => {
-                let body = Full::new(Bytes::copy_from_slice(body)).map_err(|never| match never {});
-                match general::request(path, head.headers, body) {
-                    Ok(request) => self.forward(connection, stream, None, |routes, outlet| {
-                        Box::pin(general::answer(routes, request, outlet))
-                    }),
-                    Err(status) => fail(connection, stream, &status),
-                }
-            }
+            To::Other(path) => self.unary(connection, stream, (path, head.headers), body),
         }
     }
 
@@ -365,15 +327,15 @@ impl<A: Answer> Calls<A> {
         stream: u32,
         answer: Result<Result<RateLimitResponse, CallError>, Panicked>,
     ) {
-        self.has_begun = true;
+        self.is_used = true;
         match answer {
             Ok(Ok(response)) => {
                 if self.message.capacity() > KEPT_MESSAGE {
                     self.message = Vec::new();
                 }
                 short::message(&response, &mut self.message);
-                if connection.unsent + connection.output.len() + self.message.len() > BUDGET {
-                    return fail(connection, stream, &over_budget());
+                if connection.unread() + self.message.len() > MAX_UNREAD {
+                    return fail(connection, stream, &bounds::too_much_unread());
                 }
                 connection.answer(stream, short::HEADERS, &self.message, short::TRAILERS);
             }
@@ -383,140 +345,39 @@ impl<A: Answer> Calls<A> {
             }
         }
     }
-
-    /// Begins a call that may have any number of messages.
-    fn stream(&mut self, connection: &mut Connection<Call>, stream: u32, head: Head) {
-        if connection.unsent + connection.output.len() >= BUDGET {
-            return fail(connection, stream, &over_budget());
-        }
-        let To::Other(path) = &head.to else { return };
-        let (inlet, incoming): (Inlet, Incoming) = general::incoming();
-        self.held += head.bytes;
-        if self.held > self.budget {
-            self.held -= head.bytes;
-            return fail(connection, stream, &message::over_budget());
-        }
-        match general::request(path, head.headers, incoming) {
-            Ok(request) => self.forward(connection, stream, Some((inlet, head.bytes)), |routes, outlet| {
-                Box::pin(general::answer(routes, request, outlet))
-            }),
-            Err(status) => {
-                self.held -= head.bytes;
-                fail(connection, stream, &status);
-            }
-        }
-    }
-
-    /// Has a service of tonic answer a call.
-    fn forward(
-        &mut self,
-        connection: &mut Connection<Call>,
-        stream: u32,
-        inlet: Option<(Inlet, usize)>,
-        answer: impl FnOnce(Routes, Outlet) -> Forwarding,
-    ) {
-        let state = Arc::new(State::default());
-        state.is_draining.store(self.is_draining, Ordering::Relaxed);
-        let outlet = Outlet { stream, pieces: Arc::clone(&self.pieces), state: Arc::clone(&state) };
-        let (inlet, held) = inlet.unzip();
-        let held = held.unwrap_or(0);
-        match self.general.start(stream, || answer(self.others.clone(), outlet)) {
-            Ok(ended) => {
-                self.held -= held;
-                self.forwarded(connection, stream, ended);
-            }
-            Err(place) => put(connection, stream, Call::General(General { stream, place, state, inlet, held })),
-        }
-        self.take_pieces(connection);
-    }
-
-    /// Takes note that a service of tonic has answered a call.
-    fn forwarded(&mut self, connection: &mut Connection<Call>, stream: u32, ended: Result<(), Panicked>) {
-        if let Some(Call::General(general)) = connection.call(stream).map(std::mem::take) {
-            self.held -= general.held;
-        }
-        if ended.is_err() {
-            connection.reset(stream, Reason::Internal);
-        }
-    }
-
-    /// Sends what services of tonic have answered.
-    fn take_pieces(&mut self, connection: &mut Connection<Call>) {
-        loop {
-            let Some((stream, piece)) = self.pieces.lock().pop_front() else { return };
-            match piece {
-                Piece::Headers(block, ended) => connection.send_headers(stream, &block, ended),
-                Piece::Data(bytes) if connection.unsent + bytes.len() > BUDGET => {
-                    // Before its end, which may forget the stream and all that is kept for it.
-                    if let Some(call) = connection.call(stream).map(std::mem::take) {
-                        self.cancel(call);
-                    }
-                    let block = general::status_block(&over_budget(), false);
-                    connection.send_end(stream, End::Trailers(block));
-                }
-                Piece::Data(bytes) => {
-                    connection.send_data(stream, bytes);
-                    if connection.unsent_of(stream) >= MAX_UNSENT
-                        && let Some(Call::General(general)) = connection.call(stream)
-                        && !general.state.is_full.swap(true, Ordering::Relaxed)
-                    {
-                        self.full.push(stream);
-                    }
-                }
-                Piece::End(end) => connection.send_end(stream, end),
-            }
-        }
-    }
 }
 
-/// Grows by doubling like a vector, but not beyond the largest message, because that must fit into the budget, too.
-fn append(message: &mut Vec<u8>, bytes: &[u8], most: usize) {
-    let needed = message.len() + bytes.len();
-    if needed > message.capacity() {
-        let capacity = needed.next_power_of_two().min(most).max(needed);
-        message.reserve_exact(capacity - message.len());
-    }
-    message.extend_from_slice(bytes);
-}
-
-fn put(connection: &mut Connection<Call>, stream: u32, call: Call) {
+/// Keeps a call at its stream.
+pub(super) fn put(connection: &mut Connection<Call>, stream: u32, call: Call) {
     if let Some(before) = connection.call(stream) {
         *before = call;
     }
 }
 
 /// Ends a call with this status.
-fn fail(connection: &mut Connection<Call>, stream: u32, status: &Status) {
+pub(super) fn fail(connection: &mut Connection<Call>, stream: u32, status: &Status) {
     connection.send_headers(stream, &general::status_block(status, true), true);
 }
 
-/// Returns whether a call may have any number of messages. Only reflection does.
+/// Returns whether a call may have any number of messages.
 fn is_stream(head: &Head) -> bool {
-    matches!(&head.to, To::Other(path) if path.starts_with("/grpc.reflection."))
+    matches!(&head.to, To::Other(path) if protocol::is_stream(path))
 }
 
-/// Returns the status for a request that is not gRPC, by its method or content type.
+/// Returns the status for a request that is not gRPC.
 fn refusal(head: &Head) -> Option<StatusCode> {
-    match head {
-        Head { method: Method::Other, .. } => Some(StatusCode::METHOD_NOT_ALLOWED),
-        Head { is_grpc: false, .. } => Some(StatusCode::UNSUPPORTED_MEDIA_TYPE),
-        _ => None,
-    }
+    protocol::refusal(head.method == Method::Post, head.is_grpc)
 }
 
-/// Refuses a request that is not gRPC. The text is for people.
+/// Refuses a request that is not gRPC.
 fn refuse(connection: &mut Connection<Call>, stream: u32, status: StatusCode) {
     let mut block = Vec::new();
     hpack::status(&mut block, status.as_u16());
     hpack::literal(&mut block, b"content-type", b"text/plain");
-    let reason = match status {
-        StatusCode::METHOD_NOT_ALLOWED => {
-            hpack::literal(&mut block, b"allow", b"POST");
-            "gRPC calls use POST\n"
-        }
-        _ => "gRPC calls have the content type application/grpc\n",
-    };
+    if status == StatusCode::METHOD_NOT_ALLOWED {
+        hpack::literal(&mut block, b"allow", b"POST");
+    }
     connection.send_headers(stream, &block, false);
-    connection.send_data(stream, Bytes::from_static(reason.as_bytes()));
+    connection.send_data(stream, Bytes::from_static(protocol::refusal_text(status).as_bytes()));
     connection.send_end(stream, End::Data);
 }

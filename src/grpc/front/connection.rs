@@ -11,6 +11,7 @@ use super::hash::StreamHash;
 use super::head::{self, Head, Name, Reader, Trailers, WrongHead};
 use super::hpack::{self, Decoder, HpackError};
 use super::stream::Stream;
+use crate::grpc::bounds::CONNECTION_WINDOW;
 
 /// Bytes of the table of headers, of which RFC 9113 has clients assume 4,096.
 const TABLE: usize = 4_096;
@@ -28,7 +29,7 @@ const FORGIVEN: usize = 64;
 /// The default window of HTTP/2, which holds until SETTINGS changes it.
 const DEFAULT_WINDOW: i64 = 65_535;
 /// Bytes of all calls that a client may send before they are read.
-const CONNECTION_WINDOW: i64 = 256 * 1024;
+const WINDOW: i64 = CONNECTION_WINDOW as i64;
 
 /// The payload of the PING behind the first GOAWAY. Its answer shows that the client knows of it.
 const LEAVING: [u8; 8] = *b"tollgate";
@@ -126,7 +127,7 @@ impl<C: Default> Connection<C> {
             &mut output,
             &[(setting::MAX_CONCURRENT_STREAMS, bounds.streams), (setting::MAX_HEADER_LIST_SIZE, max_headers)],
         );
-        frame::window_update(&mut output, 0, (CONNECTION_WINDOW - DEFAULT_WINDOW) as u32);
+        frame::window_update(&mut output, 0, (WINDOW - DEFAULT_WINDOW) as u32);
         Connection {
             bounds,
             decoder: Decoder::new(TABLE, head::classify),
@@ -140,7 +141,7 @@ impl<C: Default> Connection<C> {
             is_alive: true,
             leaving: Leaving::No,
             has_failed: false,
-            receive_window: CONNECTION_WINDOW,
+            receive_window: WINDOW,
             send_window: DEFAULT_WINDOW,
             initial_window: DEFAULT_WINDOW,
             ready: VecDeque::new(),
@@ -174,6 +175,11 @@ impl<C: Default> Connection<C> {
             }
         }
         None
+    }
+
+    /// Returns the bytes of answers that the client has not read.
+    pub(super) fn unread(&self) -> usize {
+        self.unsent + self.output.len()
     }
 
     /// Returns whether the connection is over once its output is sent.
@@ -277,10 +283,10 @@ impl<C: Default> Connection<C> {
             return Err(Fault::Connection(Reason::FlowControl));
         }
         // All bytes are taken over at once; what calls hold of them has a bound of its own.
-        if self.receive_window < CONNECTION_WINDOW / 2 {
-            let taken = CONNECTION_WINDOW - self.receive_window;
+        if self.receive_window < WINDOW / 2 {
+            let taken = WINDOW - self.receive_window;
             frame::window_update(&mut self.output, 0, taken as u32);
-            self.receive_window = CONNECTION_WINDOW;
+            self.receive_window = WINDOW;
         }
         let bytes = unpadded(head, payload)?;
         let Some(open) = self.streams.get_mut(&stream) else {

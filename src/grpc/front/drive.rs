@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::coop::unconstrained;
 use tonic::service::Routes;
 
-use super::alarm::{self, Alarm, Due};
+use super::alarm::{Alarm, Due};
 use super::calls::{Call, Calls};
 use super::connection::{Bounds, Connection, Event};
 use super::frame::{HEAD, MAX_PAYLOAD};
@@ -110,7 +110,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, A: Answer> Driver<IO, A> {
         // Each poll has a bound of its own; tokio's would waste most polls of a hundred calls.
         unconstrained(std::future::poll_fn(|cx| {
             let polled = self.poll(cx);
-            self.activity.report(self.calls.deciding(), self.calls.take_begun());
+            self.activity.report(self.calls.deciding(), self.calls.take_used());
             polled
         }))
         .await
@@ -190,7 +190,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, A: Answer> Driver<IO, A> {
             Due::Unsent if self.is_closing => return Some(Ended::Closed),
             Due::Unsent => {
                 let (output, unsent) = (self.unwritten(), self.connection.unsent);
-                let is_overdue = self.connection.next_turn(alarm::TURNS);
+                let is_overdue = self.connection.next_turn();
                 if self.alarm.next_turn(output + unsent > 0, output) || is_overdue {
                     return Some(Ended::Unread);
                 }

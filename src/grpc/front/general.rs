@@ -18,7 +18,7 @@ use tonic::service::Routes;
 
 use super::hpack;
 use super::stream::End;
-use crate::grpc::message;
+use crate::grpc::bounds;
 
 /// A piece of an answer.
 pub(super) enum Piece {
@@ -57,7 +57,7 @@ where
     let response = tokio::select! {
         biased;
         Ok(response) = answering => response,
-        () = outlet.drained() => return outlet.fail(&message::draining()),
+        () = outlet.drained() => return outlet.fail(&bounds::draining()),
     };
     // A watch lasts: of the response only its body is kept.
     let mut body = outlet.send_headers(response);
@@ -69,7 +69,7 @@ where
         let frame = tokio::select! {
             biased;
             frame = body.frame() => frame,
-            () = outlet.drained() => return outlet.send(trailers(&message::draining())),
+            () = outlet.drained() => return outlet.send(trailers(&bounds::draining())),
         };
         match frame {
             None => return outlet.send(Piece::End(End::Data)),

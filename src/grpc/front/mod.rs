@@ -2,7 +2,8 @@
 //! header and any body; nearly every call here is one small message in and one out.
 //!
 //! [`connection`] is HTTP/2 without input and output. [`calls`] has the calls answered: those for the rate limit
-//! service at once, as their frames are read, and all others by tonic's services. [`drive`] moves the bytes.
+//! service at once, as their frames are read, and all others by tonic's services ([`forward`]). [`drive`] moves the
+//! bytes.
 
 mod alarm;
 mod calls;
@@ -12,6 +13,7 @@ mod connection_tests;
 mod drive;
 #[cfg(test)]
 mod drive_tests;
+mod forward;
 mod frame;
 mod general;
 mod hash;

@@ -5,6 +5,7 @@ use hyper::body::Bytes;
 use super::connection::Connection;
 use super::frame::{self, MAX_PAYLOAD, Reason, flag, kind};
 use super::stream::{End, Unsent};
+use crate::grpc::bounds::TURNS;
 
 /// Bytes of output from which on nothing more is framed. The rest waits at its stream until the socket has taken them.
 const MAX_OUTPUT: usize = 64 * 1024;
@@ -101,10 +102,11 @@ impl<C: Default> Connection<C> {
         open.and_then(|stream| stream.unsent.as_ref()).map_or(0, |unsent| unsent.bytes)
     }
 
-    /// Begins the next turn. Returns whether a piece of an answer is unsent that was made `turns` ago.
-    pub(super) fn next_turn(&mut self, turns: u64) -> bool {
+    /// Begins the next turn. Returns whether a piece of an answer is overdue.
+    pub(super) fn next_turn(&mut self) -> bool {
         self.turn += 1;
-        let is_overdue = |unsent: &Unsent| unsent.pieces.front().is_some_and(|(made, _)| made + turns <= self.turn);
+        let is_overdue =
+            |unsent: &Unsent| unsent.pieces.front().is_some_and(|(made, _)| made + TURNS as u64 <= self.turn);
         self.unsent > 0 && self.streams.values().filter_map(|stream| stream.unsent.as_deref()).any(is_overdue)
     }
 

@@ -4,11 +4,9 @@ use prost::Message as _;
 use tonic::Status;
 
 use super::general::status_block;
-use crate::grpc::CallError;
+use crate::grpc::protocol::PREFIX;
+use crate::grpc::{CallError, bounds};
 use crate::wire::{RateLimitRequest, RateLimitResponse};
-
-/// Length of gRPC's prefix of a message: a flag and the message's length.
-pub(super) const PREFIX: usize = 5;
 
 /// The headers of every answer with a message: `:status: 200` and `content-type: application/grpc`, in HPACK.
 pub(super) const HEADERS: &[u8] = b"\x88\x0f\x10\x10application/grpc";
@@ -25,9 +23,7 @@ pub(super) fn request(body: &[u8], most: usize) -> Result<RateLimitRequest, Stat
     };
     let length = u32::from_be_bytes(*length) as usize;
     if length > most {
-        return Err(Status::resource_exhausted(format!(
-            "the request has {length} bytes, more than the {most} that MAX_MESSAGE_BYTES allows"
-        )));
+        return Err(bounds::too_large(length, most));
     }
     match (flag, message.len().cmp(&length)) {
         (0, std::cmp::Ordering::Equal) => RateLimitRequest::decode(message)

@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use hyper::body::Bytes;
 
 use super::frame::{ID, Reason};
+use crate::grpc::bounds::STREAM_WINDOW;
 
-/// Bytes of a call that its client may send before they are read: HTTP/2's default.
-const WINDOW: i64 = 65_535;
+const WINDOW: i64 = STREAM_WINDOW as i64;
 
 /// A stream.
 #[derive(Debug)]

@@ -16,10 +16,10 @@ use tonic::codegen::{Service as _, http};
 use tonic::server::NamedService;
 use tonic::service::Routes;
 
-use super::Service;
 use super::message;
 use super::session::Session;
-use super::unsent::{self, Counted};
+use super::unsent::Counted;
+use crate::grpc::{Service, bounds, protocol};
 use crate::store::Store;
 use crate::wire::RateLimitServiceServer;
 
@@ -52,7 +52,7 @@ impl<S: Store> Calls<S> {
         }
         match message::receive(request, &self.session, self.max_message_bytes).await {
             // The client does not read the answers it has, so decide no more for it.
-            Ok(_) if self.session.unsent.is_full() => unsent::over_budget().into_http(),
+            Ok(_) if self.session.unsent.is_full() => bounds::too_much_unread().into_http(),
             Ok(request) => {
                 let _deciding = self.session.decide();
                 let Ok(response) = self.service.clone().call(request).await;
@@ -66,10 +66,10 @@ impl<S: Store> Calls<S> {
     /// finished.
     async fn other(&self, request: http::Request<Incoming>) -> Result<http::Response<Body>, Status> {
         if self.session.unsent.is_full() {
-            return Err(unsent::over_budget());
+            return Err(bounds::too_much_unread());
         }
         let mut others = self.others.clone();
-        let answer = if is_stream(&request) {
+        let answer = if protocol::is_stream(request.uri().path()) {
             let (mut parts, body) = request.into_parts();
             let headers = message::detach(&mut parts);
             let body = message::Counted::new(body, headers, &self.session)?;
@@ -86,32 +86,19 @@ impl<S: Store> Calls<S> {
                 let Ok(answer) = answer;
                 Ok(answer.map(|body| Body::new(UntilDrained::new(body, &self.session))))
             }
-            () = self.session.drained() => Err(message::draining()),
+            () = self.session.drained() => Err(bounds::draining()),
         }
     }
 }
 
-/// Returns the status for a request that is not gRPC, by its method or content type.
+/// Returns the status for a request that is not gRPC.
 fn refusal<B>(request: &http::Request<B>) -> Option<StatusCode> {
-    if request.method() != Method::POST {
-        return Some(StatusCode::METHOD_NOT_ALLOWED);
-    }
     let content_type = request.headers().get(CONTENT_TYPE).map_or(&[][..], HeaderValue::as_bytes);
-    let suffix = content_type.strip_prefix(b"application/grpc");
-    let is_grpc = suffix.is_some_and(|suffix| {
-        let suffix = suffix.strip_prefix(b"+proto").unwrap_or(suffix);
-        matches!(suffix.first(), None | Some(b';' | b' '))
-    });
-    if is_grpc { None } else { Some(StatusCode::UNSUPPORTED_MEDIA_TYPE) }
+    protocol::refusal(request.method() == Method::POST, protocol::is_grpc(content_type))
 }
 
 fn refused(status: StatusCode) -> http::Response<Body> {
-    // The text is for people; gRPC clients read only the status.
-    let reason = match status {
-        StatusCode::METHOD_NOT_ALLOWED => "gRPC calls use POST\n",
-        _ => "gRPC calls have the content type application/grpc\n",
-    };
-    let mut response = http::Response::new(Body::new(Full::<Bytes>::from(reason)));
+    let mut response = http::Response::new(Body::new(Full::<Bytes>::from(protocol::refusal_text(status))));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
     if status == StatusCode::METHOD_NOT_ALLOWED {
@@ -124,11 +111,6 @@ fn refused(status: StatusCode) -> http::Response<Body> {
 fn is_for<B>(service: &str, request: &http::Request<B>) -> bool {
     let path = request.uri().path().strip_prefix('/').and_then(|path| path.strip_prefix(service));
     path.is_some_and(|method| method.starts_with('/'))
-}
-
-/// Returns whether a call may have any number of messages. Only reflection does.
-fn is_stream<B>(request: &http::Request<B>) -> bool {
-    request.uri().path().starts_with("/grpc.reflection.")
 }
 
 /// An answer that ends when the process drains, if not earlier.
@@ -157,7 +139,7 @@ impl hyper::body::Body for UntilDrained {
             return polled;
         }
         self.ended = true;
-        Poll::Ready(Some(message::trailers(&message::draining())))
+        Poll::Ready(Some(message::trailers(&bounds::draining())))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -166,31 +148,5 @@ impl hyper::body::Body for UntilDrained {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_call_is_a_post_of_grpc_in_protobuf() {
-        let refusal = |method: &str, content_type: Option<&str>| {
-            let mut request = http::Request::builder().method(method);
-            if let Some(content_type) = content_type {
-                request = request.header(CONTENT_TYPE, content_type);
-            }
-            refusal(&request.body(()).unwrap()).map(|status| status.as_u16())
-        };
-        for content_type in ["application/grpc", "application/grpc+proto", "application/grpc; charset=utf-8"] {
-            assert_eq!(refusal("POST", Some(content_type)), None, "{content_type}");
-            assert_eq!(refusal("GET", Some(content_type)), Some(405));
-        }
-        for content_type in
-            ["", "application/json", "application/grpc-web", "application/grpc+json", "application/grpcx"]
-        {
-            assert_eq!(refusal("POST", Some(content_type)), Some(415), "{content_type}");
-        }
-        assert_eq!(refusal("POST", None), Some(415));
     }
 }

@@ -9,25 +9,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use hyper::body::{Body, Buf, Bytes, Frame, SizeHint};
 use tokio::time::sleep;
 use tonic::Status;
 
 use super::message;
-
-/// Maximum bytes of unsent answers. A proxy may be too busy to read for a moment: all of its 1,024 calls (the default
-/// maximum) can then have answers of 2 KB, which is some forty descriptors.
-pub(super) const BUDGET: usize = 2 * 1024 * 1024;
-
-/// Bytes of an answer that wait for a slow reader; the next message is produced once the client reads them.
-pub(super) const MAX_UNSENT: usize = 64 * 1024;
-
-/// Length of a turn. An answer belongs to the turn it was made in, and must be sent by the end of the second turn after
-/// it: within 10 to 15 seconds. Turns need no list of answers in their order.
-const TURN: Duration = Duration::from_secs(5);
-const TURNS: usize = 3;
+use crate::grpc::bounds::{self, MAX_UNREAD, TURN, TURNS};
 
 /// The unsent answers of one connection.
 #[derive(Debug, Default)]
@@ -41,7 +29,7 @@ pub(super) struct Unsent {
 impl Unsent {
     /// Returns whether the budget is used up. Further calls should then be rejected.
     pub(super) fn is_full(&self) -> bool {
-        self.bytes.load(Ordering::Relaxed) >= BUDGET
+        self.bytes.load(Ordering::Relaxed) >= MAX_UNREAD
     }
 
     /// Completes when an answer was not sent in time. Poll it after the connection, as polling the connection sends
@@ -82,7 +70,7 @@ impl Unsent {
         let turn = self.turn.load(Ordering::Relaxed);
         self.pieces[turn].fetch_add(1, Ordering::Relaxed);
         let piece = Piece { bytes, size, turn, unsent: Arc::clone(self) };
-        (before.saturating_add(size) <= BUDGET).then_some(piece)
+        (before.saturating_add(size) <= MAX_UNREAD).then_some(piece)
     }
 }
 
@@ -130,11 +118,6 @@ impl<B> Counted<B> {
     }
 }
 
-/// Returns the status of a call with an answer beyond the budget.
-pub(super) fn over_budget() -> Status {
-    Status::resource_exhausted("the client does not read the responses of this connection")
-}
-
 impl<B: Body<Data = Bytes, Error = Status> + Unpin> Body for Counted<B> {
     type Data = Piece;
     type Error = Status;
@@ -152,7 +135,7 @@ impl<B: Body<Data = Bytes, Error = Status> + Unpin> Body for Counted<B> {
             Some(piece) => Ok(piece),
             None => {
                 self.ended = true;
-                message::trailers(&over_budget())
+                message::trailers(&bounds::too_much_unread())
             }
         }))
     }
@@ -183,13 +166,13 @@ mod tests {
     #[test]
     fn answers_count_until_they_are_dropped_whatever_part_of_them_is_sent() {
         let unsent = Arc::<Unsent>::default();
-        let mut large = piece(&unsent, BUDGET - 10).unwrap();
-        large.advance(BUDGET - 10);
+        let mut large = piece(&unsent, MAX_UNREAD - 10).unwrap();
+        large.advance(MAX_UNREAD - 10);
         assert!(piece(&unsent, 11).is_none() && !unsent.is_full());
         let small = piece(&unsent, 10).unwrap();
         assert!(unsent.is_full());
         drop(large);
-        assert!(piece(&unsent, BUDGET - 10).is_some());
+        assert!(piece(&unsent, MAX_UNREAD - 10).is_some());
         drop(small);
         assert!(unsent.is_empty() && unsent.bytes.load(Ordering::Relaxed) == 0);
     }
@@ -201,7 +184,7 @@ mod tests {
             let body = Full::new(Bytes::from(vec![7; size])).map_err(|never| match never {});
             Counted::new(body, &unsent)
         };
-        let held = body(BUDGET).frame().await.unwrap().unwrap();
+        let held = body(MAX_UNREAD).frame().await.unwrap().unwrap();
         let mut refused = body(1);
         let trailers = refused.frame().await.unwrap().unwrap().into_trailers().unwrap();
         assert_eq!(trailers["grpc-status"], "8");

@@ -5,7 +5,6 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Body, Bytes, Frame, Incoming};
@@ -14,15 +13,8 @@ use tonic::codegen::http;
 use tonic::codegen::http::header::{HeaderMap, HeaderName, HeaderValue};
 
 use super::session::{Held, Session};
-
-/// Longest time from a call's headers to the end of its message.
-pub(super) const MESSAGE_TIME: Duration = Duration::from_secs(10);
-/// Longest time to wait for the rest of a message once the process drains.
-pub(super) const DRAIN_TIME: Duration = Duration::from_secs(1);
-/// Memory of a header beyond its name and its value: its entry in a map.
-const HEADER_OVERHEAD: usize = 128;
-/// Length of gRPC's prefix of a message: a flag and the message's length.
-const PREFIX: usize = 5;
+use crate::grpc::bounds;
+use crate::grpc::protocol::{self, PREFIX};
 
 /// Returns the request with its complete body, or the part that a message of `max_message_bytes` can have.
 ///
@@ -42,9 +34,7 @@ pub(super) async fn receive(
         Poll::Pending => Box::pin(wait(&mut parts, message, session)).await?,
     };
     match declared_length(&bytes) {
-        Some(length) if length > max_message_bytes => Err(Status::resource_exhausted(format!(
-            "the request has {length} bytes, more than the {max_message_bytes} that MAX_MESSAGE_BYTES allows"
-        ))),
+        Some(length) if length > max_message_bytes => Err(bounds::too_large(length, max_message_bytes)),
         _ => Ok(http::Request::from_parts(parts, Full::new(bytes))),
     }
 }
@@ -62,32 +52,22 @@ async fn wait(parts: &mut http::request::Parts, mut message: Message, session: &
     let receive = poll_fn(|cx| {
         let polled = message.poll(cx);
         if polled.is_pending() && !held.grow_to(headers + message.keep()) {
-            return Poll::Ready(Err(over_budget()));
+            return Poll::Ready(Err(bounds::too_much_half_received()));
         }
         polled
     });
     let drained = async {
         session.drained().await;
-        tokio::time::sleep(DRAIN_TIME).await;
+        tokio::time::sleep(bounds::DRAIN_TIME).await;
     };
     tokio::select! {
         biased;
         received = receive => received,
-        () = tokio::time::sleep(MESSAGE_TIME) => {
-            Err(late())
+        () = tokio::time::sleep(bounds::MESSAGE_TIME) => {
+            Err(bounds::late())
         }
-        () = drained => Err(draining()),
+        () = drained => Err(bounds::draining()),
     }
-}
-
-/// Returns the status of a call whose message is not there in time.
-pub(super) fn late() -> Status {
-    Status::deadline_exceeded(format!("the request did not arrive completely within {MESSAGE_TIME:?}"))
-}
-
-/// Returns the status of a call that ends because the process does.
-pub(super) fn draining() -> Status {
-    Status::unavailable("the service is shutting down")
 }
 
 /// Returns the trailers that end a call with this status.
@@ -97,10 +77,6 @@ pub(super) fn draining() -> Status {
 pub(super) fn trailers<D>(status: &Status) -> Result<Frame<D>, Status> {
     let mut trailers = HeaderMap::new();
     status.add_header(&mut trailers).map(|()| Frame::trailers(trailers))
-}
-
-pub(super) fn over_budget() -> Status {
-    Status::resource_exhausted("this connection has too many bytes of incomplete requests")
 }
 
 /// A message being received.
@@ -150,14 +126,8 @@ impl Message {
         self.kept.capacity()
     }
 
-    /// Grows by doubling like a vector, but not beyond the largest message, because that must fit into the budget, too.
     fn append(&mut self, data: &[u8]) {
-        let needed = self.kept.len() + data.len();
-        if needed > self.kept.capacity() {
-            let capacity = needed.next_power_of_two().min(self.most).max(needed);
-            self.kept.reserve_exact(capacity - self.kept.len());
-        }
-        self.kept.extend_from_slice(data);
+        protocol::append(&mut self.kept, data, self.most);
     }
 }
 
@@ -167,7 +137,7 @@ pub(super) fn detach(parts: &mut http::request::Parts) -> usize {
     let mut bytes = parts.uri.path().len();
     let mut detached = HeaderMap::with_capacity(parts.headers.len());
     for (name, value) in &parts.headers {
-        bytes += name.as_str().len() + value.len() + HEADER_OVERHEAD;
+        bytes += name.as_str().len() + value.len() + bounds::HEADER_OVERHEAD;
         let name = HeaderName::from_bytes(name.as_str().as_bytes());
         let copied = HeaderValue::from_bytes(value.as_bytes());
         // Valid headers remain valid when copied.
@@ -196,7 +166,7 @@ impl Counted {
     /// `RESOURCE_EXHAUSTED` if the budget has no room for the call's headers.
     pub(super) fn new(body: Incoming, headers: usize, session: &Arc<Session>) -> Result<Counted, Status> {
         let mut held = session.held();
-        if held.grow_by(headers) { Ok(Counted { body, held }) } else { Err(over_budget()) }
+        if held.grow_by(headers) { Ok(Counted { body, held }) } else { Err(bounds::too_much_half_received()) }
     }
 }
 
@@ -209,7 +179,7 @@ impl Body for Counted {
         Poll::Ready(polled.map(|frame| {
             let frame = frame.map_err(|error| Status::cancelled(error.to_string()))?;
             let bytes = frame.data_ref().map_or(0, Bytes::len);
-            if self.held.grow_by(bytes) { Ok(frame) } else { Err(over_budget()) }
+            if self.held.grow_by(bytes) { Ok(frame) } else { Err(bounds::too_much_half_received()) }
         }))
     }
 

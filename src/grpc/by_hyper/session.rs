@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::watch;
 
-use super::activity::{ActiveCall, Activity};
 use super::unsent::Unsent;
+use crate::grpc::activity::{ActiveCall, Activity};
 
 /// The shared state.
 #[derive(Debug)]

@@ -1,0 +1,78 @@
+//! What makes a request of HTTP a call of gRPC, and how its message is collected.
+
+use tonic::codegen::http::StatusCode;
+
+/// Length of gRPC's prefix of a message: a flag and the message's length.
+pub(super) const PREFIX: usize = 5;
+
+/// Returns whether a content type is gRPC's, with messages in protobuf.
+pub(super) fn is_grpc(content_type: &[u8]) -> bool {
+    content_type.strip_prefix(b"application/grpc").is_some_and(|suffix| {
+        let suffix = suffix.strip_prefix(b"+proto").unwrap_or(suffix);
+        matches!(suffix.first(), None | Some(b';' | b' '))
+    })
+}
+
+/// Returns the status for a request that is no call, by its method or its content type.
+pub(super) fn refusal(is_post: bool, is_grpc: bool) -> Option<StatusCode> {
+    match (is_post, is_grpc) {
+        (false, _) => Some(StatusCode::METHOD_NOT_ALLOWED),
+        (true, false) => Some(StatusCode::UNSUPPORTED_MEDIA_TYPE),
+        (true, true) => None,
+    }
+}
+
+/// Returns the text of an answer with that status. It is for people: clients of gRPC read only the status.
+pub(super) fn refusal_text(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::METHOD_NOT_ALLOWED => "gRPC calls use POST\n",
+        _ => "gRPC calls have the content type application/grpc\n",
+    }
+}
+
+/// Returns whether a call of the method with this path may have any number of messages. Only reflection does.
+pub(super) fn is_stream(path: &str) -> bool {
+    path.starts_with("/grpc.reflection.")
+}
+
+/// Adds bytes to a message. It grows by doubling like a vector, but not beyond the largest message, because that must
+/// fit into the budget, too.
+pub(super) fn append(message: &mut Vec<u8>, bytes: &[u8], most: usize) {
+    let needed = message.len() + bytes.len();
+    if needed > message.capacity() {
+        let capacity = needed.next_power_of_two().min(most).max(needed);
+        message.reserve_exact(capacity - message.len());
+    }
+    message.extend_from_slice(bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_a_post_of_grpc_in_protobuf() {
+        let refusal = |is_post, content_type: &str| {
+            refusal(is_post, is_grpc(content_type.as_bytes())).map(|status| status.as_u16())
+        };
+        for content_type in ["application/grpc", "application/grpc+proto", "application/grpc; charset=utf-8"] {
+            assert_eq!(refusal(true, content_type), None, "{content_type}");
+            assert_eq!(refusal(false, content_type), Some(405));
+        }
+        for content_type in
+            ["", "application/json", "application/grpc-web", "application/grpc+json", "application/grpcx"]
+        {
+            assert_eq!(refusal(true, content_type), Some(415), "{content_type}");
+        }
+    }
+
+    #[test]
+    fn a_message_takes_no_more_memory_than_the_largest() {
+        let mut message = Vec::new();
+        for _ in 0..10 {
+            append(&mut message, &[7; 10], 100);
+            assert!(message.capacity() <= 100, "{}", message.capacity());
+        }
+        assert_eq!(message, [7; 100]);
+    }
+}
