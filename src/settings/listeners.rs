@@ -125,7 +125,7 @@ pub struct ListenerSettings {
     pub grpc_max_concurrent_streams: u32,
 
     /// What speaks HTTP/2 on the gRPC port. front is a server for small calls, which takes a fraction of the processor
-    /// time; hyper is the server of earlier versions, should front not get on with a client.
+    /// time; hyper is a general server, for clients that front does not get on with.
     #[arg(long, env = "GRPC_TRANSPORT", value_name = "SERVER", default_value = "front", help_heading = "Listeners",
         value_parser = named(&Transport::ALL, Transport::name))]
     pub grpc_transport: Transport,

@@ -268,6 +268,12 @@ async fn an_adjustment_is_matched_to_the_rules_on_another_thread() {
 
 #[tokio::test]
 async fn a_panic_costs_its_own_call_and_no_other_on_the_connection() {
+    for transport in Transport::ALL {
+        a_panic_costs_one_call(transport).await;
+    }
+}
+
+async fn a_panic_costs_one_call(transport: Transport) {
     let slow = Arc::new(Semaphore::new(0));
     let store = Fragile { counters: MemoryStore::default(), slow: Arc::clone(&slow) };
     let metrics = Arc::new(Metrics::new(0.8).unwrap());
@@ -278,7 +284,7 @@ async fn a_panic_costs_its_own_call_and_no_other_on_the_connection() {
         max_age_grace: hour,
         max_message_bytes: 1_000,
         max_concurrent_streams: 100,
-        transport: Transport::default(),
+        transport,
     };
     let server = Arc::new(Server::new(service, tonic::service::Routes::default(), options));
 
@@ -303,7 +309,7 @@ async fn a_panic_costs_its_own_call_and_no_other_on_the_connection() {
         async move { client.should_rate_limit(request("shop", &[&[("user", user)]])).await }
     };
     let on_its_way = tokio::spawn(ask("slow"));
-    ask("panic").await.expect_err("the call is lost");
+    ask("panic").await.expect_err(transport.name());
     assert_eq!(ask("ann").await.unwrap().into_inner().overall_code(), Code::Ok);
     slow.add_permits(1);
     assert_eq!(on_its_way.await.unwrap().unwrap().into_inner().overall_code(), Code::Ok);
