@@ -54,30 +54,34 @@ pub struct HeaderNames {
 
 /// Returns the headers for a decision; empty if no limit applies.
 pub(super) fn of(decision: &Decision<'_>, headers: &Headers) -> Vec<HeaderValue> {
-    let Some(limited) = reported(decision) else { return Vec::new() };
-    // A bucket may hold more hits than the limit's number, so its capacity is shown.
-    let (limit, remaining) = (&limited.asked.check.limit, limited.remaining());
-    let reset = limited.reset_after_ms().map(whole_seconds);
-    let mut values = match headers {
-        Headers::Off => return Vec::new(),
-        Headers::Separate(names) => {
-            let remaining = remaining.map(|remaining| header(&names.remaining, remaining.to_string()));
-            let reset = reset.map(|reset| header(&names.reset, reset.to_string()));
-            let limit = header(&names.limit, limit.capacity().to_string());
-            [Some(limit), remaining, reset].into_iter().flatten().collect()
-        }
-        Headers::Ietf => {
-            let name = quoted(limited.asked.source.label());
-            // Days, months and years of a calendar vary in length.
-            let window = limit.window().filter(|_| limit.options().time_zone.is_none());
-            let window = window.map(|_| format!(";w={}", whole_seconds(limit.period_ms()))).unwrap_or_default();
-            let reset = reset.map(|reset| format!(";t={reset}")).unwrap_or_default();
-            let mut values = vec![header("RateLimit-Policy", format!("{name};q={}{window}", limit.capacity()))];
-            values.extend(remaining.map(|remaining| header("RateLimit", format!("{name};r={remaining}{reset}"))));
-            values
-        }
+    let values = match headers {
+        Headers::Off => None,
+        Headers::Separate(names) => reported(decision).map(|limited| separate(limited, names)),
+        Headers::Ietf => reported(decision).map(ietf),
     };
+    let Some(mut values) = values else { return Vec::new() };
     values.extend(retry_after(decision).map(|seconds| header("Retry-After", seconds.to_string())));
+    values
+}
+
+/// Returns one header per value. A bucket may hold more hits than the limit's number, so its capacity is shown.
+fn separate(limited: &Limited<'_>, names: &HeaderNames) -> Vec<HeaderValue> {
+    let limit = header(&names.limit, limited.asked.check.limit.capacity().to_string());
+    let remaining = limited.remaining().map(|remaining| header(&names.remaining, remaining.to_string()));
+    let reset = limited.reset_after_ms().map(|ms| header(&names.reset, whole_seconds(ms).to_string()));
+    [Some(limit), remaining, reset].into_iter().flatten().collect()
+}
+
+/// Returns the headers of the IETF draft, with the capacity likewise.
+fn ietf(limited: &Limited<'_>) -> Vec<HeaderValue> {
+    let limit = &limited.asked.check.limit;
+    let name = quoted(limited.asked.source.label());
+    // Days, months and years of a calendar vary in length.
+    let window = limit.window().filter(|_| limit.options().time_zone.is_none());
+    let window = window.map(|_| format!(";w={}", whole_seconds(limit.period_ms()))).unwrap_or_default();
+    let reset = limited.reset_after_ms().map(|ms| format!(";t={}", whole_seconds(ms))).unwrap_or_default();
+    let mut values = vec![header("RateLimit-Policy", format!("{name};q={}{window}", limit.capacity()))];
+    values.extend(limited.remaining().map(|remaining| header("RateLimit", format!("{name};r={remaining}{reset}"))));
     values
 }
 
