@@ -125,7 +125,7 @@ const FROM_BELOW: &[(&str, &[&str])] = &[
             "explain",
         ],
     ),
-    ("store/redis", &["doctor", "script", "topology", "link", "decide", "examination", "replicas"]),
+    ("store/redis", &["deadlines", "doctor", "script", "topology", "link", "decide", "examination", "replicas"]),
 ];
 
 /// Folders in which every folder and file is a room.

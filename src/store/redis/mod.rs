@@ -1,5 +1,6 @@
 //! Counters in Redis, shared by all processes that use the same Redis, decided by one script on Redis's clock.
 
+mod deadlines;
 pub mod decide;
 pub mod doctor;
 pub mod examination;

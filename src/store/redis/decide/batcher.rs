@@ -18,18 +18,19 @@ use std::borrow::Borrow;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
-use futures_util::FutureExt as _;
+use futures_util::{FutureExt as _, poll};
 use parking_lot::Mutex;
 use tokio::task::yield_now;
-use tokio::time::error::Elapsed;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::batch::{Answered, Batch, NodeError, PendingRequest, Travel};
 use super::pace::Pace;
 use super::queue::{Permit, Queue, Waiting};
 use crate::engine::check::{Check, StoreError, Verdicts};
 use crate::spans::{Current, Span};
+use crate::store::redis::deadlines::Deadlines;
 use crate::store::redis::link::Link;
 use crate::store::redis::link::connection::{Call, Connection, Fault, Manner};
 use crate::store::redis::script::{self, Slots};
@@ -51,6 +52,7 @@ pub(crate) struct Batcher {
     /// The connection in use. Its lock is held while a call is taken from the queue and handed over.
     over: Mutex<Option<Arc<Connection>>>,
     pace: Mutex<Pace>,
+    deadlines: Deadlines,
 }
 
 /// The contents of a request.
@@ -79,7 +81,8 @@ struct Sent {
 impl Batcher {
     pub(crate) fn new(link: Arc<Link>, worker: usize, capacity: usize) -> Batcher {
         let queue = Arc::new(Queue::new(capacity, CALLS));
-        Batcher { link, worker, is_durable: false, queue, over: Mutex::default(), pace: Mutex::default() }
+        let (over, pace, deadlines) = (Mutex::default(), Mutex::default(), Deadlines::default());
+        Batcher { link, worker, is_durable: false, queue, over, pace, deadlines }
     }
 
     /// Returns a node for durable limits, with a separate connection that is made when it is first needed.
@@ -111,10 +114,10 @@ impl Batcher {
         if let Some(permit) = permit.map_err(|_| StoreError::Overloaded)? {
             tokio::spawn(Arc::clone(self).call_until_nothing_waits(permit));
         }
-        match answer_by(deadline, answer).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => Err(StoreError::Connection("the task that made the call has ended".into()).into()),
-            Err(_) => Err(StoreError::Timeout.into()),
+        match answer_by(&self.deadlines, deadline, answer).await {
+            Some(Ok(answer)) => answer,
+            Some(Err(_)) => Err(StoreError::Connection("the task that made the call has ended".into()).into()),
+            None => Err(StoreError::Timeout.into()),
         }
     }
 
@@ -132,14 +135,14 @@ impl Batcher {
     async fn call(&self, permit: &mut Option<Permit<PendingRequest>>) {
         let Some(Sent { mut batch, connection, call, at, loads, span }) = self.send(permit) else { return };
         let timeout = self.link.timeout();
-        let mut reply = call.wait(timeout).await;
+        let mut reply = call.wait_by(&self.deadlines, timeout).await;
         self.note_pace(at, reply.is_ok());
         // Redis has executed nothing then.
         if let Err(Fault::NoScript) = reply {
             reply = match self.link.load(&connection, loads).await {
                 Ok(()) => {
                     batch.leave_out_the_gone();
-                    self.hand_over(&connection, &batch).wait(timeout).await
+                    self.hand_over(&connection, &batch).wait_by(&self.deadlines, timeout).await
                 }
                 Err(fault) => Err(fault),
             };
@@ -243,20 +246,20 @@ const TURNS: usize = 4;
 
 /// Returns the answer if it comes before this time. A process that did not run for a while finds that its timers have
 /// expired, together with replies that came in time. Available replies are therefore read first.
-async fn answer_by<A>(deadline: Instant, answer: impl Future<Output = A>) -> Result<A, Elapsed> {
+async fn answer_by<A>(deadlines: &Deadlines, deadline: Instant, answer: impl Future<Output = A>) -> Option<A> {
     let mut answer = pin!(answer);
-    let mut elapsed = match timeout_at(deadline, &mut answer).await {
-        Ok(answer) => return Ok(answer),
-        Err(elapsed) => elapsed,
-    };
+    tokio::select! {
+        biased;
+        answer = &mut answer => return Some(answer),
+        () = deadlines.passed(deadline) => {}
+    }
     for _ in 0..TURNS {
         yield_now().await;
-        match timeout_at(deadline, &mut answer).await {
-            Ok(answer) => return Ok(answer),
-            Err(error) => elapsed = error,
+        if let Poll::Ready(answer) = poll!(&mut answer) {
+            return Some(answer);
         }
     }
-    Err(elapsed)
+    None
 }
 
 #[cfg(test)]
@@ -279,11 +282,11 @@ mod tests {
         tokio::spawn(async move {
             let _ = answer.send(reply.await);
         });
-        let asked = tokio::spawn(answer_by(deadline, answered));
+        let asked = tokio::spawn(async move { answer_by(&Deadlines::default(), deadline, answered).await });
         tokio::task::yield_now().await;
         tokio::time::advance(Duration::from_secs(5)).await;
-        assert!(matches!(asked.await.unwrap(), Ok(Ok(Ok(())))));
+        assert!(matches!(asked.await.unwrap(), Some(Ok(Ok(())))));
         let (_never, answered) = oneshot::channel::<()>();
-        assert!(answer_by(deadline, answered).await.is_err());
+        assert!(answer_by(&Deadlines::default(), deadline, answered).await.is_none());
     }
 }

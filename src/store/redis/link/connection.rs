@@ -15,6 +15,7 @@ use tokio::task::unconstrained;
 use tokio::time::{Duration, Instant, sleep};
 
 use crate::engine::check::StoreError;
+use crate::store::redis::deadlines::Deadlines;
 use crate::store::redis::doctor::cause::Cause;
 use crate::store::redis::script::{self, Group};
 use crate::store::redis::topology::Dialed;
@@ -410,33 +411,47 @@ impl Call {
         call
     }
 
-    /// Returns the reply, unless Redis is silent for this long.
+    /// Returns the script's reply, unless Redis is silent for this long.
     pub(crate) async fn wait(self, timeout: Duration) -> Result<Vec<u8>, Fault> {
-        match self.reply(timeout).await? {
-            Value::BulkString(reply) => Ok(reply),
-            _ => Err(Fault::Answer),
-        }
+        script_reply(self.reply(timeout).await?)
+    }
+
+    /// The same by a timer that the caller has.
+    pub(crate) async fn wait_by(self, deadlines: &Deadlines, timeout: Duration) -> Result<Vec<u8>, Fault> {
+        let silence = silence(timeout, |part| deadlines.passed(Instant::now() + part));
+        script_reply(self.reply_unless(silence).await?)
     }
 
     /// Returns a reply of any type, unless Redis is silent for this long.
     pub(crate) async fn reply(self, timeout: Duration) -> Result<Value, Fault> {
+        self.reply_unless(silence(timeout, sleep)).await
+    }
+
+    async fn reply_unless(self, silence: impl Future<Output = Silence>) -> Result<Value, Fault> {
         match self.ready {
             Some(ready) => ready,
             None => tokio::select! {
                 biased;
                 reply = self.reply => reply,
-                silence = silence(timeout) => Err(Fault::Silent(silence)),
+                silence = silence => Err(Fault::Silent(silence)),
             },
         }
     }
 }
 
-/// Completes after the process has run for this long. A pause of the process, however long, counts as one part. After a
-/// pause the process therefore has time to read a reply that has already arrived.
-async fn silence(timeout: Duration) -> Silence {
+fn script_reply(reply: Value) -> Result<Vec<u8>, Fault> {
+    match reply {
+        Value::BulkString(reply) => Ok(reply),
+        _ => Err(Fault::Answer),
+    }
+}
+
+/// Completes after the process has run for this long, by a timer for each part of it. A pause of the process, however
+/// long, counts as one part. After a pause the process therefore has time to read a reply that has already arrived.
+async fn silence<T: Future>(timeout: Duration, timer: impl Fn(Duration) -> T) -> Silence {
     let begin = Instant::now();
     for _ in 0..PARTS {
-        sleep(timeout / PARTS).await;
+        timer(timeout / PARTS).await;
     }
     Silence { within: timeout, late: begin.elapsed().saturating_sub(timeout) }
 }
@@ -457,24 +472,35 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn time_in_which_the_process_did_not_run_is_a_part_of_silence_at_most() {
-        let mut silence = pin!(silence(Duration::from_millis(400)));
+        let deadlines = Deadlines::default();
+        assert_is_a_part(silence(Duration::from_millis(400), sleep)).await;
+        assert_is_a_part(silence(Duration::from_millis(400), |part| deadlines.passed(Instant::now() + part))).await;
+    }
+
+    async fn assert_is_a_part(silence: impl Future<Output = Silence>) {
+        let mut silence = pin!(silence);
         let mut is_over = || silence.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+        let advance = async |time| {
+            tokio::time::advance(time).await;
+            // The task of a timer has its turn.
+            tokio::task::yield_now().await;
+        };
         for _ in 0..PARTS - 1 {
             assert!(!is_over());
-            tokio::time::advance(Duration::from_secs(3_600)).await;
+            advance(Duration::from_secs(3_600)).await;
         }
         assert!(!is_over());
-        tokio::time::advance(Duration::from_millis(98)).await;
+        advance(Duration::from_millis(98)).await;
         assert!(!is_over());
-        tokio::time::advance(Duration::from_millis(4)).await;
+        advance(Duration::from_millis(4)).await;
         assert!(is_over());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_process_that_did_not_run_is_told_from_a_redis_that_is_silent() {
         let timeout = Duration::from_millis(400);
-        assert_eq!(silence(timeout).await.to_string(), "no answer within 400ms");
-        let mut late = pin!(silence(timeout));
+        assert_eq!(silence(timeout, sleep).await.to_string(), "no answer within 400ms");
+        let mut late = pin!(silence(timeout, sleep));
         assert!(late.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         tokio::time::advance(Duration::from_secs(3)).await;
         let said = late.await.to_string();
