@@ -13,20 +13,30 @@ pub(super) fn is_grpc(content_type: &[u8]) -> bool {
     })
 }
 
-/// Returns the status for a request that is no call, by its method or its content type.
-pub(super) fn refusal(is_post: bool, is_grpc: bool) -> Option<StatusCode> {
-    match (is_post, is_grpc) {
-        (false, _) => Some(StatusCode::METHOD_NOT_ALLOWED),
-        (true, false) => Some(StatusCode::UNSUPPORTED_MEDIA_TYPE),
-        (true, true) => None,
-    }
+/// Why a request is no call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoCall {
+    /// It is no POST.
+    Method,
+    /// Its content type is not gRPC's.
+    ContentType,
 }
 
-/// Returns the text of an answer with that status. It is for people: clients of gRPC read only the status.
-pub(super) fn refusal_text(status: StatusCode) -> &'static str {
-    match status {
-        StatusCode::METHOD_NOT_ALLOWED => "gRPC calls use POST\n",
-        _ => "gRPC calls have the content type application/grpc\n",
+impl NoCall {
+    /// Returns the status that the request is refused with.
+    pub(super) fn status(self) -> StatusCode {
+        match self {
+            NoCall::Method => StatusCode::METHOD_NOT_ALLOWED,
+            NoCall::ContentType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        }
+    }
+
+    /// Returns the text that it is refused with. It is for people: clients of gRPC read only the status.
+    pub(super) fn text(self) -> &'static str {
+        match self {
+            NoCall::Method => "gRPC calls use POST\n",
+            NoCall::ContentType => "gRPC calls have the content type application/grpc\n",
+        }
     }
 }
 
@@ -51,18 +61,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_is_a_post_of_grpc_in_protobuf() {
-        let refusal = |is_post, content_type: &str| {
-            refusal(is_post, is_grpc(content_type.as_bytes())).map(|status| status.as_u16())
-        };
+    fn a_call_is_of_grpc_in_protobuf() {
         for content_type in ["application/grpc", "application/grpc+proto", "application/grpc; charset=utf-8"] {
-            assert_eq!(refusal(true, content_type), None, "{content_type}");
-            assert_eq!(refusal(false, content_type), Some(405));
+            assert!(is_grpc(content_type.as_bytes()), "{content_type}");
         }
         for content_type in
             ["", "application/json", "application/grpc-web", "application/grpc+json", "application/grpcx"]
         {
-            assert_eq!(refusal(true, content_type), Some(415), "{content_type}");
+            assert!(!is_grpc(content_type.as_bytes()), "{content_type}");
         }
     }
 

@@ -64,7 +64,7 @@ impl Calls {
                 "Calls that the store could not decide, regardless of their answer.",
             ))?,
             seconds: register
-                .seconds("request_seconds", "Time from the arrival of a call to its answer, without its delay.")?,
+                .seconds("request_seconds", "Time from the reading of a call to its answer, without its delay.")?,
             descriptors: Matches::new(register)?,
             unknown_denied: register.known(
                 (

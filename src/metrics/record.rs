@@ -186,7 +186,7 @@ impl Metrics {
         self.record_undecided(rules, request, asked);
     }
 
-    /// Records a call that passed its deadline before the store was asked.
+    /// Records a call whose deadline was over, or nearly so, before the store was asked.
     pub fn record_deadline_exceeded(&self) {
         self.calls.outcomes.deadline_exceeded.mine().inc();
     }

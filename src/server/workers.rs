@@ -13,6 +13,11 @@ use futures_util::future::join_all;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{Notify, oneshot, watch};
 
+/// Number of tasks after which a thread asks the system for events, though others wait to run. A task is mostly a
+/// connection with up to a hundred calls, some 0.4 ms: with tokio's 61, the events of other connections would wait for
+/// 20 ms.
+const EVENT_INTERVAL: u32 = 8;
+
 /// The worker threads. Dropping this ends the threads and everything that runs on them.
 pub struct Workers {
     workers: Vec<Worker>,
@@ -87,7 +92,7 @@ fn start_thread(
     until: impl Future<Output = ()> + Send + 'static,
     lost: &Arc<Notify>,
 ) -> io::Result<Handle> {
-    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let runtime = Builder::new_current_thread().event_interval(EVENT_INTERVAL).enable_all().build()?;
     let handle = runtime.handle().clone();
     let farewell = Farewell(Arc::clone(lost));
     std::thread::Builder::new().name(format!("worker-{index}")).spawn(move || {

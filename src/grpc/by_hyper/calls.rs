@@ -10,8 +10,8 @@ use http_body_util::Full;
 use hyper::body::{Bytes, Frame, Incoming, SizeHint};
 use tonic::Status;
 use tonic::body::Body;
+use tonic::codegen::http::Method;
 use tonic::codegen::http::header::{ALLOW, CONTENT_TYPE, HeaderValue};
-use tonic::codegen::http::{Method, StatusCode};
 use tonic::codegen::{Service as _, http};
 use tonic::server::NamedService;
 use tonic::service::Routes;
@@ -19,7 +19,8 @@ use tonic::service::Routes;
 use super::message;
 use super::session::Session;
 use super::unsent::Counted;
-use crate::grpc::{Service, bounds, protocol};
+use crate::grpc::protocol::{self, NoCall};
+use crate::grpc::{Service, bounds};
 use crate::store::Store;
 use crate::wire::RateLimitServiceServer;
 
@@ -42,10 +43,10 @@ impl<S: Store> Calls<S> {
     }
 
     async fn respond(&self, request: http::Request<Incoming>) -> http::Response<Body> {
-        if let Some(status) = refusal(&request) {
+        if let Some(no_call) = no_call(&request) {
             // Receives the rest first: a client that is still sending would find its stream closed.
             let _ = message::receive(request, &self.session, self.max_message_bytes).await;
-            return refused(status);
+            return refused(no_call);
         }
         if !is_for(<RateLimitServiceServer<Service<S>>>::NAME, &request) {
             return Box::pin(self.other(request)).await.unwrap_or_else(Status::into_http);
@@ -91,17 +92,21 @@ impl<S: Store> Calls<S> {
     }
 }
 
-/// Returns the status for a request that is not gRPC.
-fn refusal<B>(request: &http::Request<B>) -> Option<StatusCode> {
+/// Returns why a request is no call, if it is none.
+fn no_call<B>(request: &http::Request<B>) -> Option<NoCall> {
     let content_type = request.headers().get(CONTENT_TYPE).map_or(&[][..], HeaderValue::as_bytes);
-    protocol::refusal(request.method() == Method::POST, protocol::is_grpc(content_type))
+    match *request.method() {
+        Method::POST if protocol::is_grpc(content_type) => None,
+        Method::POST => Some(NoCall::ContentType),
+        _ => Some(NoCall::Method),
+    }
 }
 
-fn refused(status: StatusCode) -> http::Response<Body> {
-    let mut response = http::Response::new(Body::new(Full::<Bytes>::from(protocol::refusal_text(status))));
-    *response.status_mut() = status;
+fn refused(no_call: NoCall) -> http::Response<Body> {
+    let mut response = http::Response::new(Body::new(Full::<Bytes>::from(no_call.text())));
+    *response.status_mut() = no_call.status();
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
-    if status == StatusCode::METHOD_NOT_ALLOWED {
+    if no_call == NoCall::Method {
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
     }
     response

@@ -13,7 +13,7 @@ pub(super) struct Alarm {
     timer: Pin<Box<Sleep>>,
     /// Whether the task is registered with the timer as it is set.
     is_registered: bool,
-    /// When the silence of the client is noticed: up to twice as late as it has lasted long enough.
+    /// When to look whether the client has been silent, which is noticed after one to two times [`SILENCE`].
     silence: Instant,
     unsent: Option<Instant>,
     message: Option<Instant>,

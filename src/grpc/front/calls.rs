@@ -4,9 +4,10 @@
 //! is read, without a copy of its bytes.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use hyper::StatusCode;
 use hyper::body::Bytes;
 use tokio::time::Instant;
 use tonic::Status;
@@ -24,9 +25,10 @@ use super::short;
 use super::stream::End;
 use super::tasks::{Panicked, Tasks};
 use crate::grpc::bounds::{self, DRAIN_TIME, MAX_UNREAD, MESSAGE_TIME};
-use crate::grpc::protocol::{self, PREFIX, append};
+use crate::grpc::protocol::{self, NoCall, PREFIX, append};
 use crate::grpc::{CallError, CallerHeaders};
 use crate::instant;
+use crate::metrics::Metrics;
 use crate::wire::RateLimitResponse;
 
 /// Deadlines of calls that have ended which may be kept.
@@ -40,6 +42,9 @@ const KEPT_MESSAGE: usize = 64 * 1024;
 
 /// Number of calls that are decided by one reading of the clock. Most cost a microsecond, some a hundred times as much.
 const SAME_TIME: usize = 32;
+
+/// The share of a caller's timeout that is left for its answer: one part of so many.
+const ANSWER_SHARE: u32 = 4;
 
 /// What is kept of a call.
 #[derive(Default)]
@@ -82,6 +87,9 @@ pub(super) struct Calls<A: Answer> {
     pub(super) full: Vec<u32>,
     /// Whether a call has begun or was answered since that was last asked.
     is_used: bool,
+    /// Since when what is read now has waited, if it is known.
+    came: Option<Instant>,
+    metrics: Arc<Metrics>,
     /// Number of calls decided since the clock was read.
     decided: usize,
     pub(super) is_draining: bool,
@@ -90,7 +98,12 @@ pub(super) struct Calls<A: Answer> {
 }
 
 impl<A: Answer> Calls<A> {
-    pub(super) fn new((answer, others): (A, Routes), max_message_bytes: usize, half_received: usize) -> Self {
+    pub(super) fn new(
+        (answer, others): (A, Routes),
+        metrics: Arc<Metrics>,
+        max_message_bytes: usize,
+        half_received: usize,
+    ) -> Self {
         Calls {
             answer,
             others,
@@ -104,6 +117,8 @@ impl<A: Answer> Calls<A> {
             late: VecDeque::new(),
             full: Vec::new(),
             is_used: false,
+            came: None,
+            metrics,
             decided: 0,
             is_draining: false,
             message: Vec::new(),
@@ -118,6 +133,11 @@ impl<A: Answer> Calls<A> {
     /// Returns whether a call has begun or was answered since the last time.
     pub(super) fn take_used(&mut self) -> bool {
         std::mem::take(&mut self.is_used)
+    }
+
+    /// Sets since when the calls that are read now have waited, if it is known.
+    pub(super) fn set_came(&mut self, came: Option<Instant>) {
+        self.came = came;
     }
 
     /// Has this task woken when a call can go on.
@@ -141,7 +161,7 @@ impl<A: Answer> Calls<A> {
     pub(super) fn open(&mut self, connection: &mut Connection<Call>, stream: u32, head: Head, ended: bool) {
         if ended {
             self.complete(connection, stream, head, &[]);
-        } else if is_stream(&head) && refusal(&head).is_none() {
+        } else if is_stream(&head) && no_call(&head).is_none() {
             self.stream(connection, stream, head);
         } else {
             self.fresh.push(stream);
@@ -289,8 +309,8 @@ impl<A: Answer> Calls<A> {
 
     /// Answers a call whose message is there.
     fn complete(&mut self, connection: &mut Connection<Call>, stream: u32, head: Head, body: &[u8]) {
-        if let Some(status) = refusal(&head) {
-            return refuse(connection, stream, status);
+        if let Some(no_call) = no_call(&head) {
+            return refuse(connection, stream, no_call);
         }
         // A client that does not read the answers it has gets no more decisions.
         if connection.unread() >= MAX_UNREAD {
@@ -298,9 +318,27 @@ impl<A: Answer> Calls<A> {
         }
         self.is_used = true;
         match &head.to {
-            To::RateLimit => self.decide(connection, stream, head, body),
+            To::RateLimit => {
+                let waited = self.waited();
+                let timeout = match head.timeout {
+                    Some(timeout) if is_too_old(waited, timeout) && !short::is_refund(body) => {
+                        self.metrics.record_deadline_exceeded();
+                        tracing::debug!(?waited, "refused a call that has waited for too long");
+                        return connection.send_headers(stream, &short::TOO_OLD, true);
+                    }
+                    // The refund has the time that the store has.
+                    Some(timeout) if is_too_old(waited, timeout) => None,
+                    timeout => timeout.map(|timeout| timeout.saturating_sub(waited)),
+                };
+                self.decide(connection, stream, Head { timeout, ..head }, body);
+            }
             To::Other(path) => self.unary(connection, stream, (path, head.headers), body),
         }
+    }
+
+    /// Returns how long the calls that are read now have waited.
+    fn waited(&self) -> Duration {
+        self.came.map_or(Duration::ZERO, |came| instant::now().duration_since(came))
     }
 
     fn decide(&mut self, connection: &mut Connection<Call>, stream: u32, head: Head, body: &[u8]) {
@@ -347,6 +385,13 @@ impl<A: Answer> Calls<A> {
     }
 }
 
+/// Returns whether a call has waited for so long, or came with one that has, that its answer would not come in time.
+/// Under overload it is refused before anything else is done for it: else each call would be answered, and each too
+/// late. A refund is made all the same, because no caller repeats it.
+fn is_too_old(waited: Duration, timeout: Duration) -> bool {
+    waited >= timeout - timeout / ANSWER_SHARE
+}
+
 /// Keeps a call at its stream.
 pub(super) fn put(connection: &mut Connection<Call>, stream: u32, call: Call) {
     if let Some(before) = connection.call(stream) {
@@ -364,20 +409,24 @@ fn is_stream(head: &Head) -> bool {
     matches!(&head.to, To::Other(path) if protocol::is_stream(path))
 }
 
-/// Returns the status for a request that is not gRPC.
-fn refusal(head: &Head) -> Option<StatusCode> {
-    protocol::refusal(head.method == Method::Post, head.is_grpc)
+/// Returns why a request is no call, if it is none.
+fn no_call(head: &Head) -> Option<NoCall> {
+    match head {
+        Head { method: Method::Other, .. } => Some(NoCall::Method),
+        Head { is_grpc: false, .. } => Some(NoCall::ContentType),
+        _ => None,
+    }
 }
 
-/// Refuses a request that is not gRPC.
-fn refuse(connection: &mut Connection<Call>, stream: u32, status: StatusCode) {
+/// Refuses a request that is no call.
+fn refuse(connection: &mut Connection<Call>, stream: u32, no_call: NoCall) {
     let mut block = Vec::new();
-    hpack::status(&mut block, status.as_u16());
+    hpack::status(&mut block, no_call.status().as_u16());
     hpack::literal(&mut block, b"content-type", b"text/plain");
-    if status == StatusCode::METHOD_NOT_ALLOWED {
+    if no_call == NoCall::Method {
         hpack::literal(&mut block, b"allow", b"POST");
     }
     connection.send_headers(stream, &block, false);
-    connection.send_data(stream, Bytes::from_static(protocol::refusal_text(status).as_bytes()));
+    connection.send_data(stream, Bytes::from_static(no_call.text().as_bytes()));
     connection.send_end(stream, End::Data);
 }

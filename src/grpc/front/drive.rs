@@ -5,24 +5,30 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::coop::unconstrained;
+use tokio::time::Instant;
 use tonic::service::Routes;
 
 use super::alarm::{Alarm, Due};
+use super::arrival::Arrival;
 use super::calls::{Call, Calls};
 use super::connection::{Bounds, Connection, Event};
 use super::frame::{HEAD, MAX_PAYLOAD};
 use crate::grpc::activity::Activity;
 use crate::grpc::{CallError, CallerHeaders};
 use crate::instant::{self, Shared};
+use crate::metrics::Metrics;
 use crate::wire::{RateLimitRequest, RateLimitResponse};
 
 /// Bytes read in a poll, about a hundred calls; then other connections have their turn.
-const READ: usize = 16 * 1024;
+pub(super) const READ: usize = 16 * 1024;
 /// Bytes of output from which on nothing is read, until the client reads.
 const MAX_OUTPUT: usize = 64 * 1024;
+/// Time after which answers are sent, though not all that was read is answered.
+const UNSENT_TIME: Duration = Duration::from_millis(1);
 /// Memory for output that a silent connection keeps.
 const KEPT_OUTPUT: usize = 1_024;
 
@@ -65,6 +71,11 @@ pub(super) struct Driver<IO, A: Answer> {
     activity: Arc<Activity>,
     /// Whether a frame has come since that was last asked.
     has_read: bool,
+    arrival: Arrival,
+    /// Since when input waits to be read, if it does.
+    came: Option<Instant>,
+    /// When answers were last sent between two calls of one reading.
+    sent: Instant,
 }
 
 /// Why no more is read in a poll.
@@ -89,12 +100,12 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, A: Answer> Driver<IO, A> {
         (answer, others): (A, Routes),
         bounds: Bounds,
         (max_message_bytes, half_received): (usize, usize),
-        activity: Arc<Activity>,
+        (activity, metrics): (Arc<Activity>, Arc<Metrics>),
     ) -> Self {
         Driver {
             io,
             connection: Connection::new(bounds),
-            calls: Calls::new((answer, others), max_message_bytes, half_received),
+            calls: Calls::new((answer, others), metrics, max_message_bytes, half_received),
             partial: Vec::new(),
             written: 0,
             is_unflushed: false,
@@ -102,6 +113,9 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, A: Answer> Driver<IO, A> {
             alarm: Alarm::new(),
             activity,
             has_read: false,
+            arrival: Arrival::new(),
+            came: None,
+            sent: instant::now(),
         }
     }
 
@@ -134,6 +148,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, A: Answer> Driver<IO, A> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
         let _time = Shared::read();
         self.calls.register(cx);
+        self.arrival.register(cx);
         self.calls.go_on(&mut self.connection);
         while self.alarm.poll(cx).is_ready() {
             if let Some(ended) = self.alarmed() {
@@ -207,6 +222,9 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, A: Answer> Driver<IO, A> {
             return Ok(Reading::Waiting);
         }
         let mut budget = READ;
+        let reported = self.arrival.take();
+        self.came = self.came.or(reported);
+        self.calls.set_came(self.came);
         while budget > 0 && self.connection.output.len() < MAX_OUTPUT && !self.connection.has_failed() {
             let read = INPUT.with_borrow_mut(|input| {
                 // The largest partial frame, and as much again.
@@ -214,12 +232,18 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, A: Answer> Driver<IO, A> {
                 self.receive_once(cx, input)
             });
             match read {
-                Poll::Pending => return Ok(Reading::Waiting),
+                Poll::Pending => {
+                    self.came = None;
+                    return Ok(Reading::Waiting);
+                }
                 Poll::Ready(Err(error)) => return Err(error),
                 Poll::Ready(Ok(0)) => return Ok(Reading::Ended),
                 Poll::Ready(Ok(read)) => budget = budget.saturating_sub(read),
             }
         }
+        // What is left in the socket has been there since now, or has come later. Where it is the client that does not
+        // read its answers, what it sends meanwhile waits for itself.
+        self.came = (budget == 0).then(Instant::now);
         Ok(Reading::Stopped)
     }
 
@@ -228,7 +252,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, A: Answer> Driver<IO, A> {
         let (_, room) = input.split_at_mut(held);
         let room = room.len().min(READ);
         let mut buffer = ReadBuf::new(&mut input[held..held + room]);
-        ready!(Pin::new(&mut self.io).poll_read(cx, &mut buffer))?;
+        ready!(Pin::new(&mut self.io).poll_read(&mut Context::from_waker(self.arrival.waker()), &mut buffer))?;
         let read = buffer.filled().len();
         if read == 0 {
             return Poll::Ready(Ok(0));
@@ -241,6 +265,14 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, A: Answer> Driver<IO, A> {
                 Event::Opened { stream, head, ended } => self.calls.open(&mut self.connection, stream, head, ended),
                 Event::Data { stream, bytes, ended } => self.calls.data(&mut self.connection, stream, bytes, ended),
                 Event::Reset { call } => self.calls.cancel(call),
+            }
+            // Decisions that take long do not hold the answers back that are there.
+            let now = instant::now();
+            if now.duration_since(self.sent) >= UNSENT_TIME {
+                self.sent = now;
+                if let Poll::Ready(Err(error)) = self.send(cx) {
+                    return Poll::Ready(Err(error));
+                }
             }
         }
         // Half a frame is no sign of life.

@@ -1,35 +1,60 @@
 //! Tests of [`Driver`] with a client at the other end of a pipe.
 
 use std::future::ready;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::poll;
+use parking_lot::Mutex;
+use prost::Message as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio::time::{Instant, timeout};
 use tonic::service::Routes;
 
 use super::connection::Bounds;
-use super::drive::Driver;
+use super::drive::{Answer, Driver, READ};
 use super::frame::{self, HEAD, flag, kind, setting};
 use super::hpack;
 use crate::grpc::CallerHeaders;
 use crate::grpc::activity::Activity;
+use crate::metrics::Metrics;
 use crate::wire::rate_limit_response::DescriptorStatus;
-use crate::wire::{RateLimitRequest, RateLimitResponse};
+use crate::wire::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 
 const BOUNDS: Bounds = Bounds { streams: 1_024, keeps_trace: false };
 const RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// Serves one end of a pipe, with answers that repeat a status so often. Returns the other end.
-fn serve(statuses: usize, (max_message, half_received): (usize, usize)) -> DuplexStream {
-    let (client, server) = tokio::io::duplex(1 << 20);
-    let answer = move |_: RateLimitRequest, _: CallerHeaders| {
+fn serve(statuses: usize, bytes: (usize, usize)) -> DuplexStream {
+    serve_by(bytes, move |_| {
         let status = DescriptorStatus { limit_remaining: 7, ..DescriptorStatus::default() };
-        ready(Ok(RateLimitResponse { statuses: vec![status; statuses], ..RateLimitResponse::default() }))
-    };
-    let mut driver =
-        Driver::new(server, (answer, Routes::default()), BOUNDS, (max_message, half_received), Activity::new());
+        RateLimitResponse { statuses: vec![status; statuses], ..RateLimitResponse::default() }
+    })
+}
+
+/// The same with these answers.
+fn serve_by(
+    bytes: (usize, usize),
+    decide: impl Fn(&CallerHeaders) -> RateLimitResponse + Send + 'static,
+) -> DuplexStream {
+    let (client, mut driver) = connected(bytes, decide);
     tokio::spawn(async move { driver.run().await });
     client
+}
+
+/// Returns both ends of a pipe, to serve one of them with these answers.
+fn connected(
+    (max_message, half_received): (usize, usize),
+    decide: impl Fn(&CallerHeaders) -> RateLimitResponse + Send + 'static,
+) -> (DuplexStream, Driver<DuplexStream, impl Answer>) {
+    let (client, server) = tokio::io::duplex(1 << 20);
+    let answer = move |_: RateLimitRequest, headers: CallerHeaders| ready(Ok(decide(&headers)));
+    let metrics = Arc::new(Metrics::new(0.8).unwrap());
+    let parts = (answer, Routes::default());
+    (client, Driver::new(server, parts, BOUNDS, (max_message, half_received), (Activity::new(), metrics)))
 }
 
 fn settings() -> Vec<u8> {
@@ -130,4 +155,134 @@ async fn a_client_that_sends_half_a_frame_now_and_then_is_no_client() {
         _ = async { while read.read(&mut [0; 100]).await.is_ok_and(|read| read > 0) {} } => {}
     }
     assert!(start.elapsed() <= Duration::from_secs(60 + 60 + 20 + 15), "{:?}", start.elapsed());
+}
+
+/// A call that takes a hit, or gives one back, with a message for it.
+fn asking(timeout: &str, stream: u32, is_negative_hits: bool) -> Vec<u8> {
+    let descriptors = vec![RateLimitDescriptor { is_negative_hits, ..RateLimitDescriptor::default() }];
+    let message = RateLimitRequest { descriptors, ..RateLimitRequest::default() }.encode_to_vec();
+    let mut out = headers(RATE_LIMIT, &timeout_header(timeout), stream);
+    frame::begin(&mut out, 5 + message.len(), (kind::DATA, flag::END_STREAM), stream);
+    out.push(0);
+    out.extend((message.len() as u32).to_be_bytes());
+    out.extend(message);
+    out
+}
+
+fn timeout_header(timeout: &str) -> Vec<u8> {
+    let mut header = Vec::new();
+    if !timeout.is_empty() {
+        hpack::literal(&mut header, b"grpc-timeout", timeout.as_bytes());
+    }
+    header
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_has_waited_for_too_long_is_refused_and_only_then() {
+    let (told, timeouts) = std::sync::mpsc::channel();
+    let mut client = serve_by(ROOMY, move |headers| {
+        told.send(headers.timeout).unwrap();
+        RateLimitResponse { overall_code: 1, ..RateLimitResponse::default() }
+    });
+    client.write_all(&settings()).await.unwrap();
+    // The timeout, whether it is a refund, how long the connection is silent before, how long the call waits once it is
+    // reported, and the timeout that it is decided with, if it is.
+    let ms = Duration::from_millis;
+    let scenes = [
+        ("20m", false, ms(0), ms(0), Some(Some(ms(20)))),
+        ("20m", false, ms(0), ms(14), Some(Some(ms(6)))),
+        ("20m", false, ms(0), ms(15), None),
+        ("20m", true, ms(0), ms(14), Some(Some(ms(6)))),
+        ("20m", true, ms(0), ms(15), Some(None)),
+        ("20m", true, ms(0), ms(100), Some(None)),
+        ("100m", false, ms(0), ms(15), Some(Some(ms(85)))),
+        ("", false, ms(0), ms(1_000), Some(None)),
+        ("20m", false, ms(1_000), ms(1), Some(Some(ms(19)))),
+        ("0n", false, ms(0), ms(0), None),
+    ];
+    for (stream, (timeout, is_refund, silent, waits, expected)) in (1..).step_by(2).zip(scenes) {
+        tokio::task::yield_now().await;
+        // Other tasks of the thread are busy: nothing sleeps.
+        tokio::time::advance(silent).await;
+        client.write_all(&asking(timeout, stream, is_refund)).await.unwrap();
+        tokio::time::advance(waits).await;
+        let (data, _) = answers(&mut client, 1).await;
+        let decided = timeouts.try_recv().ok();
+        assert_eq!((decided, data > 0), (expected, expected.is_some()), "{timeout} {is_refund} {silent:?} {waits:?}");
+    }
+}
+
+/// The time is the client's own, and not that of its calls.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_has_not_read_its_answers_for_a_while_is_refused_nothing() {
+    const CALLS: usize = 60;
+    let (told, timeouts) = std::sync::mpsc::channel();
+    // More in all than the pipe and the output hold.
+    let status = DescriptorStatus { limit_remaining: 7, ..DescriptorStatus::default() };
+    let (mut client, mut driver) = connected(ROOMY, move |headers| {
+        told.send(headers.timeout).unwrap();
+        RateLimitResponse { statuses: vec![status.clone(); 5_000], ..RateLimitResponse::default() }
+    });
+    let mut driven = pin!(driver.run());
+    assert!(poll!(driven.as_mut()).is_pending());
+    let calls: Vec<u8> = (0..CALLS as u32).flat_map(|place| asking("20m", 2 * place + 1, false)).collect();
+    client.write_all(&[settings(), calls].concat()).await.unwrap();
+    assert!(poll!(driven.as_mut()).is_pending());
+    assert_eq!(timeouts.try_iter().count(), CALLS);
+    tokio::time::advance(Duration::from_millis(30)).await;
+    client.write_all(&asking("20m", 2 * CALLS as u32 + 1, false)).await.unwrap();
+    assert!(poll!(driven.as_mut()).is_pending());
+    assert_eq!(timeouts.try_iter().count(), 0, "nothing is read before the client reads");
+    let mut read = vec![0; 1 << 20];
+    for _ in 0..10 {
+        assert!(matches!(poll!(pin!(client.read(&mut read))), Poll::Ready(Ok(1..))));
+        assert!(poll!(driven.as_mut()).is_pending());
+        if let Ok(timeout) = timeouts.try_recv() {
+            return assert_eq!(timeout, Some(Duration::from_millis(20)));
+        }
+    }
+    panic!("the last call is not decided");
+}
+
+/// A client that always has more on its way than one reading takes, each of it for some milliseconds.
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_is_never_read_empty_has_no_old_calls() {
+    const IN_A_READING: usize = 122;
+    let (mut client, mut driver) = connected(ROOMY, |_| RateLimitResponse::default());
+    let mut driven = pin!(driver.run());
+    let mut streams = (1..).step_by(2);
+    let mut more = |readings: usize| -> Vec<u8> {
+        streams.by_ref().take(readings * IN_A_READING).flat_map(|stream| asking("20m", stream, false)).collect()
+    };
+    let one = more(1);
+    assert!((READ..READ + 1_000).contains(&one.len()), "{}", one.len());
+    assert!(poll!(driven.as_mut()).is_pending(), "it waits to be told of the first");
+    client.write_all(&[settings(), one, more(4)].concat()).await.unwrap();
+    for _ in 0..30 {
+        client.write_all(&more(1)).await.unwrap();
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(poll!(driven.as_mut()).is_pending());
+    }
+    let calls = 30 * READ / (READ / IN_A_READING + 10);
+    let (data, _) = answers(&mut client, calls).await;
+    assert_eq!(data, calls * 5, "all are decided");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_are_sent_while_others_that_came_with_them_are_still_decided() {
+    const CALLS: usize = 100;
+    let (received, was_received) = std::sync::mpsc::channel();
+    let (decided, was_received) = (AtomicUsize::new(0), Mutex::new(was_received));
+    let mut client = serve_by(ROOMY, move |_| {
+        std::thread::sleep(Duration::from_micros(100));
+        if decided.fetch_add(1, Ordering::Relaxed) + 1 == CALLS {
+            was_received.lock().recv_timeout(Duration::from_secs(60)).unwrap();
+        }
+        RateLimitResponse::default()
+    });
+    let calls: Vec<u8> = (0..CALLS as u32).flat_map(|place| call(2 * place + 1)).collect();
+    client.write_all(&[settings(), calls].concat()).await.unwrap();
+    answers(&mut client, 1).await;
+    received.send(()).unwrap();
+    answers(&mut client, CALLS - 1).await;
 }

@@ -6,6 +6,7 @@
 //! bytes.
 
 mod alarm;
+mod arrival;
 mod calls;
 mod connection;
 #[cfg(test)]

@@ -28,6 +28,7 @@ pub(in crate::grpc) async fn serve<S: Store>(
     stop: impl Future<Output = ()>,
 ) {
     let bounds = Bounds { streams: options.max_concurrent_streams, keeps_trace: service.wants_traces() };
+    let metrics = Arc::clone(&service.metrics);
     let answer = move |request: RateLimitRequest, headers: CallerHeaders| {
         let none = HeaderMap::new();
         let CallerHeaders { timeout, details, headers } = headers;
@@ -36,7 +37,7 @@ pub(in crate::grpc) async fn serve<S: Store>(
         async move { service.call(request, caller).await }
     };
     let bytes = (options.max_message_bytes, half_received(options));
-    let mut driver = Driver::new(connection, (answer, others), bounds, bytes, activity);
+    let mut driver = Driver::new(connection, (answer, others), bounds, bytes, (activity, metrics));
     let mut stop = pin!(stop.fuse());
     let mut is_unread = false;
     tokio::select! {

@@ -1,5 +1,7 @@
 //! The message of a call for the rate limit service, and the frames of its answer: what a unary call needs of gRPC.
 
+use std::sync::LazyLock;
+
 use prost::Message as _;
 use tonic::Status;
 
@@ -12,6 +14,11 @@ use crate::wire::{RateLimitRequest, RateLimitResponse};
 pub(super) const HEADERS: &[u8] = b"\x88\x0f\x10\x10application/grpc";
 /// Its trailers: `grpc-status: 0`.
 pub(super) const TRAILERS: &[u8] = b"\x00\x0bgrpc-status\x010";
+
+/// The headers that are the whole answer of a call that has waited for too long.
+pub(super) static TOO_OLD: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    status_block(&Status::deadline_exceeded("the call has waited for too long to be answered in time"), true)
+});
 
 /// Reads the request in the body of a call.
 ///
@@ -40,6 +47,25 @@ pub(super) fn request(body: &[u8], most: usize) -> Result<RateLimitRequest, Stat
     }
 }
 
+/// What says whether a `RateLimitRequest` refunds hits.
+#[derive(prost::Message)]
+struct Direction {
+    #[prost(message, repeated, tag = "2")]
+    descriptors: Vec<DirectionOfOne>,
+}
+
+#[derive(prost::Message)]
+struct DirectionOfOne {
+    #[prost(bool, tag = "4")]
+    is_negative_hits: bool,
+}
+
+/// Returns whether any descriptor in the body of a call refunds hits or releases a slot. Reads nothing else of it.
+pub(super) fn is_refund(body: &[u8]) -> bool {
+    let direction = Direction::decode(body.get(PREFIX..).unwrap_or_default());
+    direction.is_ok_and(|direction| direction.descriptors.iter().any(|descriptor| descriptor.is_negative_hits))
+}
+
 /// Returns the status of a call with compressed messages.
 pub(super) fn compressed() -> Status {
     Status::unimplemented("messages are not accepted with a grpc-encoding: send them uncompressed")
@@ -65,6 +91,8 @@ mod tests {
     use tonic::Code;
 
     use super::*;
+    use crate::wire::RateLimitDescriptor;
+    use crate::wire::rate_limit_descriptor::Entry;
 
     fn body(flag: u8, declared: usize, message: &[u8]) -> Vec<u8> {
         [&[flag], &(declared as u32).to_be_bytes()[..], message].concat()
@@ -83,6 +111,23 @@ mod tests {
         assert_eq!(code(&body(2, bytes.len(), &bytes)), Code::Internal);
         assert_eq!(code(&body(0, 101, &bytes)), Code::ResourceExhausted);
         assert_eq!(code(&body(0, 1, &[0xff])), Code::Internal);
+    }
+
+    #[test]
+    fn a_refund_is_told_without_decoding_it() {
+        let descriptor = |is_negative_hits| RateLimitDescriptor {
+            entries: vec![Entry { key: "user".to_owned(), value: " \u{1}".to_owned() }],
+            hits_addend: Some(1),
+            is_negative_hits,
+            ..RateLimitDescriptor::default()
+        };
+        for (given, expected) in [(&[][..], false), (&[false, false], false), (&[false, true], true)] {
+            let descriptors = given.iter().map(|is_negative| descriptor(*is_negative)).collect();
+            let request = RateLimitRequest { domain: " \u{1}".to_owned(), descriptors, hits_addend: 1 };
+            let bytes = request.encode_to_vec();
+            assert_eq!(is_refund(&body(0, bytes.len(), &bytes)), expected, "{given:?}");
+        }
+        assert!(!is_refund(&[]) && !is_refund(&body(0, 1, &[0xff])));
     }
 
     #[test]
