@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 
 use super::frame::{self, HEAD, ID, MAX_PAYLOAD, Reason, flag, kind, setting};
 use super::hash::StreamHash;
-use super::head::{self, Head, Name, Reader, Trailers, WrongHead};
+use super::head::{self, Head, Name, Reader, Request, Trailers, WrongHead};
 use super::hpack::{self, Decoder, HpackError};
 use super::stream::Stream;
 use crate::grpc::bounds::CONNECTION_WINDOW;
@@ -344,12 +344,12 @@ impl<C: Default> Connection<C> {
     /// Takes a whole header block. It is decoded whatever becomes of it, since it may change the table.
     fn fields<'i>(&mut self, stream: u32, ended: bool, block: &[u8]) -> Taken<'i, C> {
         if self.streams.contains_key(&stream) {
-            let mut trailers = Trailers::new(MAX_HEADERS);
+            let mut trailers = Reader::new(MAX_HEADERS, Trailers);
             self.decoder.decode(block, |field| trailers.field(&field)).map_err(decoding)?;
             return self.trailers(stream, ended, trailers);
         }
-        let mut reader = Reader::new(MAX_HEADERS, self.bounds.keeps_trace);
-        self.decoder.decode(block, |field| reader.field(&field)).map_err(decoding)?;
+        let mut request = Reader::new(MAX_HEADERS, Request::new(self.bounds.keeps_trace));
+        self.decoder.decode(block, |field| request.field(&field)).map_err(decoding)?;
         if stream <= self.last {
             let (from, to) = self.skipped;
             return if self.forgiven.contains(&stream) || self.is_ignored(stream) {
@@ -370,7 +370,7 @@ impl<C: Default> Connection<C> {
         if self.streams.len() >= self.bounds.streams as usize {
             return Err(Fault::Stream(stream, Reason::RefusedStream));
         }
-        let head = match reader.finish() {
+        let head = match request.finish().and_then(Request::head) {
             Ok(head) => head,
             Err(WrongHead::Malformed) => return Err(Fault::Stream(stream, Reason::Protocol)),
             Err(WrongHead::TooLarge) => {
@@ -386,7 +386,7 @@ impl<C: Default> Connection<C> {
         Ok(Some(Event::Opened { stream, head, ended }))
     }
 
-    fn trailers<'i>(&mut self, stream: u32, ended: bool, trailers: Trailers) -> Taken<'i, C> {
+    fn trailers<'i>(&mut self, stream: u32, ended: bool, trailers: Reader<Trailers>) -> Taken<'i, C> {
         let Some(open) = self.streams.get_mut(&stream) else { return Ok(None) };
         if !open.is_receiving() {
             return Err(Fault::Stream(stream, Reason::StreamClosed));

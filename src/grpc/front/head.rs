@@ -114,38 +114,58 @@ pub(super) enum WrongHead {
     TooLarge,
 }
 
-/// The size of a block's fields.
+/// Reads the fields of a block, one after the other: those of a request, or of its trailers.
 #[derive(Debug)]
-struct Size {
-    bytes: usize,
+pub(super) struct Reader<B> {
     most: usize,
+    size: usize,
+    is_wrong: bool,
+    block: B,
 }
 
-impl Size {
-    fn add(&mut self, field: &Field<'_, Name>) {
-        self.bytes = self.bytes.saturating_add(field.name.len() + field.value.len() + OVERHEAD);
+/// What the fields of a block must be.
+pub(super) trait Block {
+    /// Takes the next field. Returns whether it is right.
+    fn field(&mut self, field: &Field<'_, Name>) -> bool;
+}
+
+impl<B: Block> Reader<B> {
+    /// Returns a reader of fields of at most this size.
+    pub(super) fn new(most: usize, block: B) -> Reader<B> {
+        Reader { most, size: 0, is_wrong: false, block }
     }
 
-    fn is_too_large(&self) -> bool {
-        self.bytes > self.most
+    /// Takes the next field. Returns whether to go on: fields that are far too large are not even read to their end.
+    pub(super) fn field(&mut self, field: &Field<'_, Name>) -> bool {
+        self.size = self.size.saturating_add(field.name.len() + field.value.len() + OVERHEAD);
+        if self.size <= self.most && !self.is_wrong {
+            self.is_wrong = !self.block.field(field);
+        }
+        self.size <= FAR * self.most
     }
 
-    fn is_far_too_large(&self) -> bool {
-        self.bytes > FAR * self.most
+    /// Returns the block.
+    ///
+    /// # Errors
+    /// If its fields are too large, or wrong.
+    pub(super) fn finish(self) -> Result<B, WrongHead> {
+        match self {
+            Reader { size, most, .. } if size > most => Err(WrongHead::TooLarge),
+            Reader { is_wrong: true, .. } => Err(WrongHead::Malformed),
+            Reader { block, .. } => Ok(block),
+        }
     }
 }
 
-/// Reads the fields of a header block, one after the other.
+/// The fields of a request.
 #[derive(Debug)]
-pub(super) struct Reader {
+pub(super) struct Request {
     keeps_trace: bool,
-    size: Size,
     method: Option<Method>,
     has_scheme: bool,
     has_authority: bool,
     to: Option<To>,
     past_pseudo: bool,
-    is_wrong: bool,
     head: Rest,
 }
 
@@ -160,64 +180,17 @@ struct Rest {
     bytes: usize,
 }
 
-impl Reader {
-    /// Returns a reader of headers of at most this size. `keeps_trace` says whether anybody wants the trace and the ID
-    /// of a call.
-    pub(super) fn new(most: usize, keeps_trace: bool) -> Reader {
-        Reader {
+impl Request {
+    /// Returns a request without fields. `keeps_trace` says whether anybody wants the trace and the ID of a call.
+    pub(super) fn new(keeps_trace: bool) -> Request {
+        Request {
             keeps_trace,
-            size: Size { bytes: 0, most },
             method: None,
             has_scheme: false,
             has_authority: false,
             to: None,
             past_pseudo: false,
-            is_wrong: false,
             head: Rest::default(),
-        }
-    }
-
-    /// Takes the next field. Returns whether to go on: fields that are far too large are not even read to their end.
-    pub(super) fn field(&mut self, field: &Field<'_, Name>) -> bool {
-        self.size.add(field);
-        if !self.size.is_too_large() && !self.is_wrong {
-            self.judge(field);
-        }
-        !self.size.is_far_too_large()
-    }
-
-    fn judge(&mut self, field: &Field<'_, Name>) {
-        let Field { kind, value, .. } = *field;
-        if let Name::Method | Name::Scheme | Name::Path | Name::Authority = kind {
-            self.is_wrong = self.past_pseudo || !self.pseudo(kind, value);
-            return;
-        }
-        self.past_pseudo = true;
-        let is_right = match kind {
-            Name::Wrong | Name::Connection => false,
-            Name::Te => value == b"trailers",
-            Name::ContentLength => {
-                let length = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
-                let is_second = self.head.length.is_some_and(|before| Some(before) != length);
-                self.head.length = length;
-                length.is_some() && !is_second
-            }
-            _ => true,
-        };
-        self.is_wrong = !is_right || !is_value(value);
-        match kind {
-            Name::ContentType => self.head.is_grpc = is_grpc(value),
-            Name::Timeout => self.head.timeout = parse_timeout(value),
-            Name::Encoding => self.head.is_encoded = value != b"identity",
-            Name::Details => self.head.details = true,
-            _ => {}
-        }
-        let is_kept = match self.to {
-            Some(To::RateLimit) => self.keeps_trace && kind == Name::Trace,
-            _ => true,
-        };
-        if is_kept && !self.is_wrong {
-            self.keep(field);
         }
     }
 
@@ -239,30 +212,64 @@ impl Reader {
         }
     }
 
-    fn keep(&mut self, field: &Field<'_, Name>) {
+    /// Keeps a header. Returns whether it is one.
+    fn keep(&mut self, field: &Field<'_, Name>) -> bool {
         let (Ok(name), Ok(mut value)) = (HeaderName::from_bytes(field.name), HeaderValue::from_bytes(field.value))
         else {
-            self.is_wrong = true;
-            return;
+            return false;
         };
         value.set_sensitive(field.sensitive);
         self.head.bytes += field.name.len() + field.value.len() + HEADER_OVERHEAD;
         self.head.headers.get_or_insert_default().append(name, value);
+        true
     }
 
     /// Returns the call's headers.
     ///
     /// # Errors
-    /// If they are too large, or not those of a request.
-    pub(super) fn finish(self) -> Result<Head, WrongHead> {
-        if self.size.is_too_large() {
-            return Err(WrongHead::TooLarge);
-        }
-        let Reader { method: Some(method), has_scheme: true, to: Some(to), is_wrong: false, head, .. } = self else {
+    /// If they are not those of a request.
+    pub(super) fn head(self) -> Result<Head, WrongHead> {
+        let Request { method: Some(method), has_scheme: true, to: Some(to), head, .. } = self else {
             return Err(WrongHead::Malformed);
         };
         let Rest { is_grpc, is_encoded, timeout, details, headers, length, bytes } = head;
         Ok(Head { method, to, is_grpc, is_encoded, timeout, details, headers, length, bytes })
+    }
+}
+
+impl Block for Request {
+    fn field(&mut self, field: &Field<'_, Name>) -> bool {
+        let Field { kind, value, .. } = *field;
+        if let Name::Method | Name::Scheme | Name::Path | Name::Authority = kind {
+            return !self.past_pseudo && self.pseudo(kind, value);
+        }
+        self.past_pseudo = true;
+        let is_right = match kind {
+            Name::Wrong | Name::Connection => false,
+            Name::Te => value == b"trailers",
+            Name::ContentLength => {
+                let length = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+                let is_second = self.head.length.is_some_and(|before| Some(before) != length);
+                self.head.length = length;
+                length.is_some() && !is_second
+            }
+            _ => true,
+        };
+        if !is_right || !is_value(value) {
+            return false;
+        }
+        match kind {
+            Name::ContentType => self.head.is_grpc = is_grpc(value),
+            Name::Timeout => self.head.timeout = parse_timeout(value),
+            Name::Encoding => self.head.is_encoded = value != b"identity",
+            Name::Details => self.head.details = true,
+            _ => {}
+        }
+        let is_kept = match self.to {
+            Some(To::RateLimit) => self.keeps_trace && kind == Name::Trace,
+            _ => true,
+        };
+        !is_kept || self.keep(field)
     }
 }
 
@@ -272,44 +279,16 @@ fn is_value(value: &[u8]) -> bool {
     !value.iter().any(|byte| matches!(byte, 0 | b'\r' | b'\n')) && !is_blank(value.first()) && !is_blank(value.last())
 }
 
-/// Judges the fields of trailers: they have no pseudo-headers.
+/// The fields of trailers, which are ignored. They have no pseudo-headers.
 #[derive(Debug)]
-pub(super) struct Trailers {
-    size: Size,
-    is_wrong: bool,
-}
+pub(super) struct Trailers;
 
-impl Trailers {
-    /// Returns a judge of trailers of at most this size.
-    pub(super) fn new(most: usize) -> Trailers {
-        Trailers { size: Size { bytes: 0, most }, is_wrong: false }
-    }
-
-    /// Takes the next field. Returns whether to go on.
-    pub(super) fn field(&mut self, field: &Field<'_, Name>) -> bool {
-        self.size.add(field);
-        if !self.size.is_too_large() && !self.is_wrong {
-            self.judge(field);
-        }
-        !self.size.is_far_too_large()
-    }
-
-    fn judge(&mut self, field: &Field<'_, Name>) {
-        let is_right = match field.kind {
+impl Block for Trailers {
+    fn field(&mut self, field: &Field<'_, Name>) -> bool {
+        match field.kind {
             Name::Method | Name::Scheme | Name::Path | Name::Authority | Name::Wrong | Name::Connection => false,
             Name::Te => field.value == b"trailers",
             _ => is_value(field.value),
-        };
-        self.is_wrong = !is_right;
-    }
-
-    /// # Errors
-    /// If they are too large, or malformed.
-    pub(super) fn finish(self) -> Result<(), WrongHead> {
-        match self {
-            Trailers { size, .. } if size.is_too_large() => Err(WrongHead::TooLarge),
-            Trailers { is_wrong: true, .. } => Err(WrongHead::Malformed),
-            Trailers { .. } => Ok(()),
         }
     }
 }
@@ -329,12 +308,12 @@ mod tests {
     ];
 
     fn read(fields: &[(&str, &str)]) -> Result<Head, WrongHead> {
-        let mut reader = Reader::new(1_000, true);
+        let mut reader = Reader::new(1_000, Request::new(true));
         for (name, value) in fields {
             let (name, value) = (name.as_bytes(), value.as_bytes());
             reader.field(&Field { kind: classify(name), name, value, sensitive: false });
         }
-        reader.finish()
+        reader.finish()?.head()
     }
 
     fn with<'a>(extra: Fields<'a>) -> Vec<(&'a str, &'a str)> {
@@ -401,14 +380,14 @@ mod tests {
     #[test]
     fn trailers_have_no_pseudo_headers() {
         let read = |name: &str| {
-            let mut trailers = Trailers::new(100);
+            let mut trailers = Reader::new(100, Trailers);
             trailers.field(&Field {
                 kind: classify(name.as_bytes()),
                 name: name.as_bytes(),
                 value: b"a",
                 sensitive: false,
             });
-            trailers.finish()
+            trailers.finish().map(drop)
         };
         assert_eq!(
             (read("a"), read(":path"), read("A")),
