@@ -321,14 +321,14 @@ impl<A: Answer> Calls<A> {
             To::RateLimit => {
                 let waited = self.waited();
                 let timeout = match head.timeout {
-                    Some(timeout) if is_too_old(waited, timeout) && !short::is_refund(body) => {
+                    Some(timeout) if !is_too_old(waited, timeout) => Some(timeout.saturating_sub(waited)),
+                    Some(_) if !short::is_refund(body) => {
                         self.metrics.record_deadline_exceeded();
                         tracing::debug!(?waited, "refused a call that has waited for too long");
                         return connection.send_headers(stream, &short::TOO_OLD, true);
                     }
-                    // The refund has the time that the store has.
-                    Some(timeout) if is_too_old(waited, timeout) => None,
-                    timeout => timeout.map(|timeout| timeout.saturating_sub(waited)),
+                    // A late refund has the time that the store has.
+                    _ => None,
                 };
                 self.decide(connection, stream, Head { timeout, ..head }, body);
             }

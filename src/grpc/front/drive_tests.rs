@@ -10,8 +10,10 @@ use std::time::Duration;
 use futures_util::poll;
 use parking_lot::Mutex;
 use prost::Message as _;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::time::{Instant, timeout};
+use tokio_rustls::{TlsAcceptor, TlsConnector, rustls};
 use tonic::service::Routes;
 
 use super::connection::Bounds;
@@ -47,14 +49,23 @@ fn serve_by(
 
 /// Returns both ends of a pipe, to serve one of them with these answers.
 fn connected(
-    (max_message, half_received): (usize, usize),
+    bytes: (usize, usize),
     decide: impl Fn(&CallerHeaders) -> RateLimitResponse + Send + 'static,
 ) -> (DuplexStream, Driver<DuplexStream, impl Answer>) {
     let (client, server) = tokio::io::duplex(1 << 20);
+    (client, driver(server, bytes, decide))
+}
+
+/// Returns what serves a connection with these answers.
+fn driver<IO: AsyncRead + AsyncWrite + Unpin>(
+    server: IO,
+    (max_message, half_received): (usize, usize),
+    decide: impl Fn(&CallerHeaders) -> RateLimitResponse + Send + 'static,
+) -> Driver<IO, impl Answer> {
     let answer = move |_: RateLimitRequest, headers: CallerHeaders| ready(Ok(decide(&headers)));
     let metrics = Arc::new(Metrics::new(0.8).unwrap());
     let parts = (answer, Routes::default());
-    (client, Driver::new(server, parts, BOUNDS, (max_message, half_received), (Activity::new(), metrics)))
+    Driver::new(server, parts, BOUNDS, (max_message, half_received), (Activity::new(), metrics))
 }
 
 fn settings() -> Vec<u8> {
@@ -210,6 +221,77 @@ async fn a_call_that_has_waited_for_too_long_is_refused_and_only_then() {
         let decided = timeouts.try_recv().ok();
         assert_eq!((decided, data > 0), (expected, expected.is_some()), "{timeout} {is_refund} {silent:?} {waits:?}");
     }
+}
+
+#[tokio::test]
+async fn calls_over_tcp_have_waited_since_the_system_reported_them() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (server, _) = listener.accept().await.unwrap();
+    assert_waiting_counts(client, server).await;
+}
+
+#[tokio::test]
+async fn calls_over_a_unix_socket_have_waited_since_the_system_reported_them() {
+    let (client, server) = UnixStream::pair().unwrap();
+    assert_waiting_counts(client, server).await;
+}
+
+#[tokio::test]
+async fn calls_over_tls_have_waited_since_the_system_reported_them() {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(made.cert.der().clone()).unwrap();
+    let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    let server = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider));
+    let server = server.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+    let acceptor = TlsAcceptor::from(Arc::new(server.with_single_cert(vec![made.cert.der().clone()], key).unwrap()));
+    let client = rustls::ClientConfig::builder_with_provider(provider);
+    let client = client.with_safe_default_protocol_versions().unwrap().with_root_certificates(roots);
+    let connector = TlsConnector::from(Arc::new(client.with_no_client_auth()));
+    let (near, far) = UnixStream::pair().unwrap();
+    let (client, server) = tokio::join!(connector.connect("localhost".try_into().unwrap(), near), acceptor.accept(far));
+    assert_waiting_counts(client.unwrap(), server.unwrap()).await;
+}
+
+/// Has a connection wait while its thread does other things, and asks once more when it does not.
+async fn assert_waiting_counts(
+    mut client: impl AsyncRead + AsyncWrite + Unpin,
+    server: impl AsyncRead + AsyncWrite + Unpin,
+) {
+    const TIMEOUT: Duration = Duration::from_millis(80);
+    let (told, timeouts) = std::sync::mpsc::channel();
+    let mut driver = driver(server, ROOMY, move |headers| {
+        told.send(headers.timeout).unwrap();
+        RateLimitResponse::default()
+    });
+    let mut driven = pin!(driver.run());
+    client.write_all(&settings()).await.unwrap();
+    client.flush().await.unwrap();
+    while poll!(driven.as_mut()).is_pending() && poll!(pin!(client.read_exact(&mut [0; HEAD]))).is_pending() {
+        tokio::task::yield_now().await;
+    }
+    client.write_all(&asking("80m", 1, false)).await.unwrap();
+    client.flush().await.unwrap();
+    // The system reports it, and nobody reads it.
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    std::thread::sleep(TIMEOUT);
+    assert!(poll!(driven.as_mut()).is_pending());
+    assert!(timeouts.try_recv().is_err(), "it is refused");
+    client.write_all(&asking("80S", 3, false)).await.unwrap();
+    client.flush().await.unwrap();
+    let decided = async {
+        loop {
+            assert!(poll!(driven.as_mut()).is_pending());
+            if let Ok(timeout) = timeouts.try_recv() {
+                return timeout.unwrap();
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let left = timeout(Duration::from_secs(60), decided).await.expect("it is decided");
+    assert!(left > Duration::from_secs(10), "{left:?}");
 }
 
 /// The time is the client's own, and not that of its calls.
