@@ -104,8 +104,8 @@ impl Accounts {
         Accounts(accounts.collect())
     }
 
-    /// Returns the sum of what the threads have used since `before`. Those that have ended are left out: the system
-    /// forgets them.
+    /// Returns the time that the threads have used since `before`, without threads that have ended: the system reports
+    /// only living ones.
     fn since(&self, before: &Accounts) -> Account {
         let mut sum = Account::default();
         for (task, now) in &self.0 {

@@ -1,5 +1,4 @@
-//! The bounds of a connection and its calls, whichever server of HTTP/2 serves it, and the statuses of calls beyond
-//! them.
+//! The bounds of connections and calls, which both HTTP/2 servers keep, and the statuses of calls that exceed them.
 
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use super::options::ConnectionOptions;
 
 /// Silence after which a client is asked whether it is there.
 pub(super) const SILENCE: Duration = Duration::from_secs(60);
-/// Time for its answer.
+/// Time limit for the client's answer.
 pub(super) const PONG: Duration = Duration::from_secs(20);
 
 /// Longest time from a call's headers to the end of its message.
@@ -21,7 +20,7 @@ pub(super) const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Bytes of a call that its client may send before they are read: HTTP/2's default.
 pub(super) const STREAM_WINDOW: u32 = 65_535;
-/// The same of all calls of a connection. Reading them makes room for more.
+/// The same for all calls of a connection together. Reading makes room for more.
 pub(super) const CONNECTION_WINDOW: u32 = 256 * 1024;
 
 /// Memory of a header beyond its name and its value: its entry in a map.
@@ -32,10 +31,10 @@ const HALF_RECEIVED: usize = 1024 * 1024;
 /// Room for the headers of the call with the largest message, and for its last frame, which may exceed the message.
 const BESIDE_THE_LARGEST: usize = 64 * 1024;
 
-/// Maximum bytes of unsent answers. A proxy may be too busy to read for a moment: all of its 1,024 calls (the default
-/// maximum) can then have answers of 2 KB, which is some forty descriptors.
+/// Maximum bytes of answers that the client has not read. A proxy may be too busy to read for a moment: all of its
+/// 1,024 calls (the default maximum) can then have answers of 2 KB, which is some forty descriptors.
 pub(super) const MAX_UNREAD: usize = 2 * 1024 * 1024;
-/// Bytes of an answer that wait for a slow reader; the next message is produced once the client reads them.
+/// Maximum bytes of one answer that wait for a slow client. The next message is produced once the client reads them.
 pub(super) const MAX_UNREAD_ANSWER: usize = 64 * 1024;
 
 /// Length of a turn. An answer belongs to the turn in which it was made, and must have been sent when the second turn
@@ -63,7 +62,7 @@ pub(super) fn too_large(length: usize, most: usize) -> Status {
     ))
 }
 
-/// Returns the status of a call whose message is not there in time.
+/// Returns the status of a call whose message is incomplete after [`MESSAGE_TIME`].
 pub(super) fn late() -> Status {
     Status::deadline_exceeded(format!("the request did not arrive completely within {MESSAGE_TIME:?}"))
 }

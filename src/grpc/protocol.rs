@@ -1,4 +1,4 @@
-//! What makes a request of HTTP a call of gRPC, and how its message is collected.
+//! Tells gRPC calls from other HTTP requests, and collects their messages.
 
 use tonic::codegen::http::StatusCode;
 
@@ -13,17 +13,17 @@ pub(super) fn is_grpc(content_type: &[u8]) -> bool {
     })
 }
 
-/// Why a request is no call.
+/// The reason why a request is not a gRPC call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoCall {
-    /// It is no POST.
+    /// The method is not POST.
     Method,
-    /// Its content type is not gRPC's.
+    /// The content type is not gRPC's.
     ContentType,
 }
 
 impl NoCall {
-    /// Returns the status that the request is refused with.
+    /// Returns the HTTP status of the answer.
     pub(super) fn status(self) -> StatusCode {
         match self {
             NoCall::Method => StatusCode::METHOD_NOT_ALLOWED,
@@ -31,7 +31,7 @@ impl NoCall {
         }
     }
 
-    /// Returns the text that it is refused with. It is for people: clients of gRPC read only the status.
+    /// Returns the text of the answer. It is for people; gRPC clients read only the status.
     pub(super) fn text(self) -> &'static str {
         match self {
             NoCall::Method => "gRPC calls use POST\n",

@@ -92,7 +92,7 @@ impl<S: Store> Calls<S> {
     }
 }
 
-/// Returns why a request is no call, if it is none.
+/// Returns why a request is not a gRPC call, or `None` if it is one.
 fn no_call<B>(request: &http::Request<B>) -> Option<NoCall> {
     let content_type = request.headers().get(CONTENT_TYPE).map_or(&[][..], HeaderValue::as_bytes);
     match *request.method() {

@@ -1,4 +1,4 @@
-//! When the input of a connection arrived, as far as the process knows: when the system reported it.
+//! Records when the system reported that a connection has input. The input itself may have arrived a little earlier.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,20 +7,20 @@ use std::task::{Context, Wake, Waker};
 use futures_util::task::AtomicWaker;
 use tokio::time::{Duration, Instant};
 
-/// Wakes the task of a connection when it has input, and notes the time.
+/// Wakes the task of a connection when the connection has input, and records the time.
 pub(super) struct Arrival {
-    noted: Arc<Noted>,
+    state: Arc<State>,
     waker: Waker,
 }
 
-struct Noted {
+struct State {
     task: AtomicWaker,
     opened: Instant,
-    /// Nanoseconds from `opened` to the first wake since the time was taken, and one; 0 if there was none.
+    /// Time of the first wake since [`Arrival::take`], in nanoseconds after `opened` plus one; 0 if there was none.
     at: AtomicU64,
 }
 
-impl Wake for Noted {
+impl Wake for State {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -36,23 +36,23 @@ impl Wake for Noted {
 
 impl Arrival {
     pub(super) fn new() -> Arrival {
-        let noted = Arc::new(Noted { task: AtomicWaker::new(), opened: Instant::now(), at: AtomicU64::new(0) });
-        Arrival { waker: Waker::from(Arc::clone(&noted)), noted }
+        let state = Arc::new(State { task: AtomicWaker::new(), opened: Instant::now(), at: AtomicU64::new(0) });
+        Arrival { waker: Waker::from(Arc::clone(&state)), state }
     }
 
-    /// Has this task woken when there is input. Call it in each poll.
+    /// Sets the task to wake. Call it in each poll of the task.
     pub(super) fn register(&self, cx: &Context<'_>) {
-        self.noted.task.register(cx.waker());
+        self.state.task.register(cx.waker());
     }
 
-    /// Returns the waker to poll the input with.
+    /// Returns the waker for polls of the input.
     pub(super) fn waker(&self) -> &Waker {
         &self.waker
     }
 
-    /// Returns when input was reported first since the last time.
+    /// Returns the time of the first report since the last call of this function, if there was one.
     pub(super) fn take(&self) -> Option<Instant> {
-        let ns = self.noted.at.swap(0, Ordering::Relaxed).checked_sub(1)?;
-        Some(self.noted.opened + Duration::from_nanos(ns))
+        let ns = self.state.at.swap(0, Ordering::Relaxed).checked_sub(1)?;
+        Some(self.state.opened + Duration::from_nanos(ns))
     }
 }

@@ -43,7 +43,7 @@ const KEPT_MESSAGE: usize = 64 * 1024;
 /// Number of calls that are decided by one reading of the clock. Most cost a microsecond, some a hundred times as much.
 const SAME_TIME: usize = 32;
 
-/// The share of a caller's timeout that is left for its answer: one part of so many.
+/// One part in this many of a caller's timeout is reserved for sending the answer.
 const ANSWER_SHARE: u32 = 4;
 
 /// What is kept of a call.
@@ -87,7 +87,7 @@ pub(super) struct Calls<A: Answer> {
     pub(super) full: Vec<u32>,
     /// Whether a call has begun or was answered since that was last asked.
     is_used: bool,
-    /// Since when what is read now has waited, if it is known.
+    /// Time since which the calls of the present read have been waiting, if it is known.
     came: Option<Instant>,
     metrics: Arc<Metrics>,
     /// Number of calls decided since the clock was read.
@@ -135,7 +135,7 @@ impl<A: Answer> Calls<A> {
         std::mem::take(&mut self.is_used)
     }
 
-    /// Sets since when the calls that are read now have waited, if it is known.
+    /// Sets the time since which the calls of the next read have been waiting, if it is known.
     pub(super) fn set_came(&mut self, came: Option<Instant>) {
         self.came = came;
     }
@@ -324,10 +324,10 @@ impl<A: Answer> Calls<A> {
                     Some(timeout) if !is_too_old(waited, timeout) => Some(timeout.saturating_sub(waited)),
                     Some(_) if !short::is_refund(body) => {
                         self.metrics.record_deadline_exceeded();
-                        tracing::debug!(?waited, "refused a call that has waited for too long");
+                        tracing::debug!(?waited, "rejected a call that waited too long");
                         return connection.send_headers(stream, &short::TOO_OLD, true);
                     }
-                    // A late refund has the time that the store has.
+                    // A refund that is late has only the store's timeout.
                     _ => None,
                 };
                 self.decide(connection, stream, Head { timeout, ..head }, body);
@@ -336,7 +336,7 @@ impl<A: Answer> Calls<A> {
         }
     }
 
-    /// Returns how long the calls that are read now have waited.
+    /// Returns how long the calls of the present read have been waiting.
     fn waited(&self) -> Duration {
         self.came.map_or(Duration::ZERO, |came| instant::now().duration_since(came))
     }
@@ -385,14 +385,14 @@ impl<A: Answer> Calls<A> {
     }
 }
 
-/// Returns whether a call has waited for so long, or came with one that has, that its answer would not come in time.
-/// Under overload it is refused before anything else is done for it: else each call would be answered, and each too
-/// late. A refund is made all the same, because no caller repeats it.
+/// Returns whether a call has been waiting for so long that its answer would be late. All calls of a read count as old
+/// as the oldest. Under overload the service rejects such calls before it decodes them; otherwise it would answer every
+/// call, each of them too late. Refunds are still made, because callers do not repeat them.
 fn is_too_old(waited: Duration, timeout: Duration) -> bool {
     waited >= timeout - timeout / ANSWER_SHARE
 }
 
-/// Keeps a call at its stream.
+/// Stores a call with its stream.
 pub(super) fn put(connection: &mut Connection<Call>, stream: u32, call: Call) {
     if let Some(before) = connection.call(stream) {
         *before = call;
@@ -409,7 +409,7 @@ fn is_stream(head: &Head) -> bool {
     matches!(&head.to, To::Other(path) if protocol::is_stream(path))
 }
 
-/// Returns why a request is no call, if it is none.
+/// Returns why a request is not a gRPC call, or `None` if it is one.
 fn no_call(head: &Head) -> Option<NoCall> {
     match head {
         Head { method: Method::Other, .. } => Some(NoCall::Method),
@@ -418,7 +418,7 @@ fn no_call(head: &Head) -> Option<NoCall> {
     }
 }
 
-/// Refuses a request that is no call.
+/// Rejects a request that is not a gRPC call.
 fn refuse(connection: &mut Connection<Call>, stream: u32, no_call: NoCall) {
     let mut block = Vec::new();
     hpack::status(&mut block, no_call.status().as_u16());

@@ -27,7 +27,7 @@ use crate::wire::{RateLimitRequest, RateLimitResponse};
 pub(super) const READ: usize = 16 * 1024;
 /// Bytes of output from which on nothing is read, until the client reads.
 const MAX_OUTPUT: usize = 64 * 1024;
-/// Time after which answers are sent, though not all that was read is answered.
+/// Time after which answers are sent although more calls of the same read are to be decided.
 const UNSENT_TIME: Duration = Duration::from_millis(1);
 /// Memory for output that a silent connection keeps.
 const KEPT_OUTPUT: usize = 1_024;
@@ -72,9 +72,9 @@ pub(super) struct Driver<IO, A: Answer> {
     /// Whether a frame has come since that was last asked.
     has_read: bool,
     arrival: Arrival,
-    /// Since when input waits to be read, if it does.
+    /// Time since which input has been waiting, if it is known.
     came: Option<Instant>,
-    /// When answers were last sent between two calls of one reading.
+    /// When answers were last sent in the middle of a read.
     sent: Instant,
 }
 
@@ -241,8 +241,8 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, A: Answer> Driver<IO, A> {
                 Poll::Ready(Ok(read)) => budget = budget.saturating_sub(read),
             }
         }
-        // What is left in the socket has been there since now, or has come later. Where it is the client that does not
-        // read its answers, what it sends meanwhile waits for itself.
+        // The rest of the input is in the socket by now, or arrives later. If reading stopped because the client does
+        // not read its answers, the wait is the client's own.
         self.came = (budget == 0).then(Instant::now);
         Ok(Reading::Stopped)
     }
@@ -266,7 +266,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, A: Answer> Driver<IO, A> {
                 Event::Data { stream, bytes, ended } => self.calls.data(&mut self.connection, stream, bytes, ended),
                 Event::Reset { call } => self.calls.cancel(call),
             }
-            // Decisions that take long do not hold the answers back that are there.
+            // Slow decisions do not delay the answers that are ready.
             let now = instant::now();
             if now.duration_since(self.sent) >= UNSENT_TIME {
                 self.sent = now;

@@ -1,4 +1,4 @@
-//! Calls that tonic's services answer: what a connection passes on to them, and sends of their answers.
+//! Forwards calls to tonic's services, and their answers to the connection.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,21 +18,21 @@ use super::stream::End;
 use super::tasks::Panicked;
 use crate::grpc::bounds::{self, MAX_UNREAD, MAX_UNREAD_ANSWER};
 
-/// A call that a service of tonic answers.
+/// A call that a tonic service answers.
 pub(super) struct General {
     pub(super) stream: u32,
     pub(super) place: usize,
     pub(super) state: Arc<State>,
-    /// Where its messages come in, if it may have any number of them.
+    /// The sink of the request's messages, if there may be any number of them.
     pub(super) inlet: Option<Inlet>,
     pub(super) held: usize,
 }
 
-/// The task of such a call.
+/// The task of a forwarded call.
 pub(super) type Forwarding = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl<A: Answer> Calls<A> {
-    /// Begins a call with one message, which is there.
+    /// Forwards a call whose only message is complete.
     pub(super) fn unary(
         &mut self,
         connection: &mut Connection<Call>,
@@ -48,7 +48,7 @@ impl<A: Answer> Calls<A> {
         }
     }
 
-    /// Begins a call that may have any number of messages.
+    /// Forwards a call that may have any number of messages.
     pub(super) fn stream(&mut self, connection: &mut Connection<Call>, stream: u32, head: Head) {
         if connection.unread() >= MAX_UNREAD {
             return fail(connection, stream, &bounds::too_much_unread());
@@ -71,7 +71,7 @@ impl<A: Answer> Calls<A> {
         }
     }
 
-    /// Has a service of tonic answer a call.
+    /// Starts the task of a call.
     fn forward(
         &mut self,
         connection: &mut Connection<Call>,
@@ -94,7 +94,7 @@ impl<A: Answer> Calls<A> {
         self.take_pieces(connection);
     }
 
-    /// Takes note that a service of tonic has answered a call.
+    /// Forgets a call whose task has ended.
     pub(super) fn forwarded(&mut self, connection: &mut Connection<Call>, stream: u32, ended: Result<(), Panicked>) {
         if let Some(Call::General(general)) = connection.call(stream).map(std::mem::take) {
             self.held -= general.held;
@@ -104,14 +104,14 @@ impl<A: Answer> Calls<A> {
         }
     }
 
-    /// Sends what services of tonic have answered.
+    /// Sends the pieces that the services have produced.
     pub(super) fn take_pieces(&mut self, connection: &mut Connection<Call>) {
         loop {
             let Some((stream, piece)) = self.pieces.lock().pop_front() else { return };
             match piece {
                 Piece::Headers(block, ended) => connection.send_headers(stream, &block, ended),
                 Piece::Data(bytes) if connection.unsent + bytes.len() > MAX_UNREAD => {
-                    // Before its end, which may forget the stream and all that is kept for it.
+                    // Cancelled before its end is sent, because that removes the stream.
                     if let Some(call) = connection.call(stream).map(std::mem::take) {
                         self.cancel(call);
                     }
@@ -132,7 +132,7 @@ impl<A: Answer> Calls<A> {
         }
     }
 
-    /// Lets the answers go on that waited for room.
+    /// Resumes answers that waited for the client to read.
     pub(super) fn make_room(&mut self, connection: &mut Connection<Call>) {
         if self.full.is_empty() {
             return;

@@ -15,10 +15,9 @@ pub(super) const HEADERS: &[u8] = b"\x88\x0f\x10\x10application/grpc";
 /// Its trailers: `grpc-status: 0`.
 pub(super) const TRAILERS: &[u8] = b"\x00\x0bgrpc-status\x010";
 
-/// The headers that are the whole answer of a call that has waited for too long.
-pub(super) static TOO_OLD: LazyLock<Vec<u8>> = LazyLock::new(|| {
-    status_block(&Status::deadline_exceeded("the call has waited for too long to be answered in time"), true)
-});
+/// The answer to a call that has been waiting for too long: headers alone.
+pub(super) static TOO_OLD: LazyLock<Vec<u8>> =
+    LazyLock::new(|| status_block(&Status::deadline_exceeded("the call waited too long to be answered in time"), true));
 
 /// Reads the request in the body of a call.
 ///
@@ -47,7 +46,7 @@ pub(super) fn request(body: &[u8], most: usize) -> Result<RateLimitRequest, Stat
     }
 }
 
-/// What says whether a `RateLimitRequest` refunds hits.
+/// The part of a `RateLimitRequest` that tells whether it refunds hits.
 #[derive(prost::Message)]
 struct Direction {
     #[prost(message, repeated, tag = "2")]
@@ -60,7 +59,7 @@ struct DirectionOfOne {
     is_negative_hits: bool,
 }
 
-/// Returns whether any descriptor in the body of a call refunds hits or releases a slot. Reads nothing else of it.
+/// Returns whether any descriptor in the body of a call refunds hits or releases a slot. Decodes nothing else.
 pub(super) fn is_refund(body: &[u8]) -> bool {
     let direction = Direction::decode(body.get(PREFIX..).unwrap_or_default());
     direction.is_ok_and(|direction| direction.descriptors.iter().any(|descriptor| descriptor.is_negative_hits))

@@ -1,8 +1,8 @@
-//! The deadlines of what a worker asks of one node, behind one timer.
+//! One timer for all deadlines of a queue to Redis.
 //!
-//! A timer for each wait would have the runtime wake its own thread: tokio writes to an eventfd for a timer that ends
-//! before all others, which the timer of a request that is alone always does. This timer stays as it is when a wait is
-//! over, and most waits end without it.
+//! With a timer for each request, tokio would write to its eventfd whenever a timer ends before all others, which is
+//! always so for a single request. This timer keeps its time when a request is answered, as nearly all are before their
+//! deadlines.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -14,33 +14,33 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::instant;
 
-/// Waits that end by a deadline, if not before.
+/// The deadlines of tasks that wait for something.
 #[derive(Default)]
 pub(crate) struct Deadlines(Arc<Mutex<Queue>>);
 
 #[derive(Default)]
 struct Queue {
-    /// The tasks that wait, by their deadlines, and by numbers of which each is used once.
+    /// The waiting tasks, by deadline and a unique number.
     waiting: BTreeMap<(Instant, u64), Waker>,
     next: u64,
     timer: Option<Timer>,
 }
 
-/// The timer, while it runs.
+/// The running timer.
 struct Timer {
-    /// When it ends: not later than the first deadline.
+    /// End of the timer, at or before the first deadline.
     at: Instant,
-    /// Its task, to wake when it has to end sooner.
+    /// The task of the timer, to wake if the timer must end earlier.
     task: Option<Waker>,
 }
 
 impl Deadlines {
-    /// Completes at this time. It may be some milliseconds late, as timers are.
+    /// Completes at this time, or up to a few milliseconds later.
     pub(crate) fn passed(&self, at: Instant) -> Passed<'_> {
         Passed { deadlines: self, at, number: None }
     }
 
-    /// Adds a wait, and returns its number.
+    /// Adds a deadline, and returns its number.
     fn add(&self, at: Instant, task: &Waker) -> u64 {
         let mut queue = self.0.lock();
         let number = queue.next;
@@ -50,7 +50,7 @@ impl Deadlines {
         number
     }
 
-    /// Makes sure that the timer ends with the first wait.
+    /// Starts the timer, or makes it end earlier, if the first deadline requires it.
     fn run(&self, mut queue: MutexGuard<'_, Queue>) {
         let Some((&(first, _), _)) = queue.waiting.first_key_value() else { return };
         match &mut queue.timer {
@@ -71,7 +71,7 @@ impl Deadlines {
     }
 }
 
-/// A wait for a deadline.
+/// Completes when a deadline has passed.
 pub(crate) struct Passed<'d> {
     deadlines: &'d Deadlines,
     at: Instant,
@@ -106,7 +106,7 @@ impl Drop for Passed<'_> {
     }
 }
 
-/// The task of the timer. It ends with a turn in which nothing waits.
+/// The task of the timer. It ends when the timer does and no deadline is left.
 struct Running {
     queue: Arc<Mutex<Queue>>,
     sleep: Pin<Box<Sleep>>,
@@ -137,7 +137,7 @@ impl Future for Running {
 }
 
 impl Queue {
-    /// Takes the waits whose deadlines have passed, and returns the deadline that comes next.
+    /// Removes the tasks whose deadlines have passed, and returns the next deadline.
     fn take_due(&mut self, now: Instant) -> (BTreeMap<(Instant, u64), Waker>, Option<Instant>) {
         let later = self.waiting.split_off(&(now, u64::MAX));
         let due = std::mem::replace(&mut self.waiting, later);
@@ -152,7 +152,7 @@ impl Drop for Running {
         if self.is_over {
             return;
         }
-        // The runtime ends. Waits of another one start a timer there.
+        // The runtime ends. Tasks of another runtime start a timer there when they are polled.
         let mut queue = self.queue.lock();
         queue.timer = None;
         let tasks: Vec<Waker> = queue.waiting.values().cloned().collect();

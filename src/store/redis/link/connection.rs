@@ -416,7 +416,7 @@ impl Call {
         script_reply(self.reply(timeout).await?)
     }
 
-    /// The same by a timer that the caller has.
+    /// The same with a timer of `deadlines`.
     pub(crate) async fn wait_by(self, deadlines: &Deadlines, timeout: Duration) -> Result<Vec<u8>, Fault> {
         let silence = silence(timeout, |part| deadlines.passed(Instant::now() + part));
         script_reply(self.reply_unless(silence).await?)
@@ -446,8 +446,9 @@ fn script_reply(reply: Value) -> Result<Vec<u8>, Fault> {
     }
 }
 
-/// Completes after the process has run for this long, by a timer for each part of it. A pause of the process, however
-/// long, counts as one part. After a pause the process therefore has time to read a reply that has already arrived.
+/// Completes after the process has run for this long. `timer` returns a timer for each part of that time. A pause of
+/// the process, however long, counts as one part. After a pause the process therefore has time to read a reply that has
+/// already arrived.
 async fn silence<T: Future>(timeout: Duration, timer: impl Fn(Duration) -> T) -> Silence {
     let begin = Instant::now();
     for _ in 0..PARTS {
