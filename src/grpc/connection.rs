@@ -9,6 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tonic::service::Routes;
 
 use super::activity::Activity;
+use super::incoming::Incoming;
 use super::options::{ConnectionOptions, Transport};
 use super::preface::{self, NotHttp2};
 use super::{Service, by_hyper, front};
@@ -43,7 +44,7 @@ impl<S: Store> Server<S> {
     /// only the requests being decided are awaited.
     pub async fn serve(
         &self,
-        Begun(connection): Begun<impl AsyncRead + AsyncWrite + Send + Unpin + 'static>,
+        Begun(connection): Begun<impl AsyncRead + AsyncWrite + Incoming + Send + Unpin + 'static>,
         activity: Arc<Activity>,
         stop: impl Future<Output = ()>,
     ) {

@@ -9,6 +9,7 @@ mod details;
 mod dynamic_metadata;
 mod front;
 mod headers;
+mod incoming;
 mod options;
 mod preface;
 mod protocol;
@@ -26,6 +27,7 @@ pub use activity::Activity;
 pub use connection::{Begun, Server, begin};
 pub use convert::RequestLimits;
 pub use headers::{HeaderFormat, HeaderNames, Headers};
+pub use incoming::Incoming;
 pub use options::{ConnectionOptions, Transport};
 pub use preface::NotHttp2;
 

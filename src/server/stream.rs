@@ -12,6 +12,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
+use crate::grpc::Incoming;
+
 /// A connection that is not registered with a runtime, and its peer.
 pub struct Accepted {
     pub(super) socket: Socket,
@@ -47,6 +49,38 @@ pub enum Stream {
     Plain(Plain),
     /// In TLS.
     Tls(Box<TlsStream<Plain>>),
+}
+
+impl Incoming for Plain {
+    fn waiting(&self) -> u64 {
+        match self {
+            Plain::Tcp(stream) => stream.waiting(),
+            Plain::Unix(stream) => stream.waiting(),
+        }
+    }
+
+    fn wake_at_input(&self, cx: &mut Context<'_>) {
+        match self {
+            Plain::Tcp(stream) => stream.wake_at_input(cx),
+            Plain::Unix(stream) => stream.wake_at_input(cx),
+        }
+    }
+}
+
+impl Incoming for Stream {
+    fn waiting(&self) -> u64 {
+        match self {
+            Stream::Plain(plain) => plain.waiting(),
+            Stream::Tls(tls) => tls.waiting(),
+        }
+    }
+
+    fn wake_at_input(&self, cx: &mut Context<'_>) {
+        match self {
+            Stream::Plain(plain) => plain.wake_at_input(cx),
+            Stream::Tls(tls) => tls.wake_at_input(cx),
+        }
+    }
 }
 
 impl Accepted {

@@ -41,7 +41,7 @@ const PIECE_OVERHEAD: usize = 64;
 const KEPT_MESSAGE: usize = 64 * 1024;
 
 /// Number of calls that are decided by one reading of the clock. Most cost a microsecond, some a hundred times as much.
-const SAME_TIME: usize = 32;
+const SAME_TIME: usize = 8;
 
 /// One part in this many of a caller's timeout is reserved for sending the answer.
 const ANSWER_SHARE: u32 = 4;
@@ -87,7 +87,7 @@ pub(super) struct Calls<A: Answer> {
     pub(super) full: Vec<u32>,
     /// Whether a call has begun or was answered since that was last asked.
     is_used: bool,
-    /// Time since which the calls of the present read have been waiting, if it is known.
+    /// Time since which the call of the present frame has been waiting, if it is known.
     came: Option<Instant>,
     metrics: Arc<Metrics>,
     /// Number of calls decided since the clock was read.
@@ -135,7 +135,7 @@ impl<A: Answer> Calls<A> {
         std::mem::take(&mut self.is_used)
     }
 
-    /// Sets the time since which the calls of the next read have been waiting, if it is known.
+    /// Sets the time since which the call of the next frame has been waiting, if it is known.
     pub(super) fn set_came(&mut self, came: Option<Instant>) {
         self.came = came;
     }
@@ -336,7 +336,7 @@ impl<A: Answer> Calls<A> {
         }
     }
 
-    /// Returns how long the calls of the present read have been waiting.
+    /// Returns how long the call of the present frame has been waiting.
     fn waited(&self) -> Duration {
         self.came.map_or(Duration::ZERO, |came| instant::now().duration_since(came))
     }
@@ -385,9 +385,9 @@ impl<A: Answer> Calls<A> {
     }
 }
 
-/// Returns whether a call has been waiting for so long that its answer would be late. All calls of a read count as old
-/// as the oldest. Under overload the service rejects such calls before it decodes them; otherwise it would answer every
-/// call, each of them too late. Refunds are still made, because callers do not repeat them.
+/// Returns whether a call has been waiting for so long that its answer would be late. Calls that the system reported
+/// together count as old as the oldest. Under overload the service rejects such calls before it decodes them; otherwise
+/// it would answer every call, each of them too late. Refunds are still made, because callers do not repeat them.
 fn is_too_old(waited: Duration, timeout: Duration) -> bool {
     waited >= timeout - timeout / ANSWER_SHARE
 }

@@ -18,7 +18,7 @@ use super::calls::{Call, Calls};
 use super::connection::{Bounds, Connection, Event};
 use super::frame::{HEAD, MAX_PAYLOAD};
 use crate::grpc::activity::Activity;
-use crate::grpc::{CallError, CallerHeaders};
+use crate::grpc::{CallError, CallerHeaders, Incoming};
 use crate::instant::{self, Shared};
 use crate::metrics::Metrics;
 use crate::wire::{RateLimitRequest, RateLimitResponse};
@@ -27,8 +27,9 @@ use crate::wire::{RateLimitRequest, RateLimitResponse};
 pub(super) const READ: usize = 16 * 1024;
 /// Bytes of output from which on nothing is read, until the client reads.
 const MAX_OUTPUT: usize = 64 * 1024;
-/// Time after which answers are sent although more calls of the same read are to be decided.
-const UNSENT_TIME: Duration = Duration::from_millis(1);
+/// Time after which a poll decides no more calls, as soon as the clock is read: those that are decided are answered,
+/// and other connections have their turn.
+const POLL_TIME: Duration = Duration::from_millis(1);
 /// Memory for output that a silent connection keeps.
 const KEPT_OUTPUT: usize = 1_024;
 
@@ -59,8 +60,10 @@ pub(super) struct Driver<IO, A: Answer> {
     io: IO,
     connection: Connection<Call>,
     calls: Calls<A>,
-    /// The beginning of a frame whose rest has not come.
-    partial: Vec<u8>,
+    /// What was read and not taken: the beginning of a frame whose rest has not come, or frames for the next poll.
+    rest: Vec<u8>,
+    /// Whether it may hold whole frames.
+    is_interrupted: bool,
     /// Number of bytes of the output that are written.
     written: usize,
     /// Whether bytes were written that the connection may hold, as TLS does.
@@ -72,10 +75,6 @@ pub(super) struct Driver<IO, A: Answer> {
     /// Whether a frame has come since that was last asked.
     has_read: bool,
     arrival: Arrival,
-    /// Time since which input has been waiting, if it is known.
-    came: Option<Instant>,
-    /// When answers were last sent in the middle of a read.
-    sent: Instant,
 }
 
 /// Why no more is read in a poll.
@@ -83,7 +82,7 @@ pub(super) struct Driver<IO, A: Answer> {
 enum Reading {
     /// Nothing more has come; the task is woken when it does.
     Waiting,
-    /// Enough was read for this poll, or so much is unsent that the client must read first.
+    /// Enough was read or decided for this poll, or so much is unsent that the client must read first.
     Stopped,
     /// The client has closed the connection.
     Ended,
@@ -94,7 +93,7 @@ thread_local! {
     static INPUT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-impl<IO: AsyncRead + AsyncWrite + Unpin, A: Answer> Driver<IO, A> {
+impl<IO: AsyncRead + AsyncWrite + Incoming + Unpin, A: Answer> Driver<IO, A> {
     pub(super) fn new(
         io: IO,
         (answer, others): (A, Routes),
@@ -106,7 +105,8 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, A: Answer> Driver<IO, A> {
             io,
             connection: Connection::new(bounds),
             calls: Calls::new((answer, others), metrics, max_message_bytes, half_received),
-            partial: Vec::new(),
+            rest: Vec::new(),
+            is_interrupted: false,
             written: 0,
             is_unflushed: false,
             is_closing: false,
@@ -114,8 +114,6 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, A: Answer> Driver<IO, A> {
             activity,
             has_read: false,
             arrival: Arrival::new(),
-            came: None,
-            sent: instant::now(),
         }
     }
 
@@ -155,10 +153,20 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, A: Answer> Driver<IO, A> {
                 return Poll::Ready(ended);
             }
         }
-        let Ok(reading) = self.receive(cx) else { return Poll::Ready(Ended::Closed) };
+        let Ok(reading) = self.receive() else { return Poll::Ready(Ended::Closed) };
         let sending = self.send(cx);
         if reading == Reading::Ended || matches!(sending, Poll::Ready(Err(_))) {
             return Poll::Ready(Ended::Closed);
+        }
+        if reading == Reading::Stopped {
+            if self.connection.output.len() < MAX_OUTPUT {
+                // Nothing else would wake this task for what is left in the socket, or of what was read.
+                self.arrival.stopped(&self.io, self.rest.len());
+                cx.waker().wake_by_ref();
+            } else {
+                // The client does not read its answers: that its calls wait is its own doing.
+                self.arrival.drained();
+            }
         }
         if sending.is_pending() {
             self.alarm.set_unsent(self.unwritten());
@@ -169,9 +177,6 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, A: Answer> Driver<IO, A> {
             // The end of TLS may have to wait for the client, but not for long.
             self.is_closing = true;
             self.alarm.set_unsent(0);
-        } else if reading == Reading::Stopped {
-            // The socket was not asked, or may have more: nothing else would wake this task for it.
-            cx.waker().wake_by_ref();
         }
         if self.connection.unsent > 0 {
             self.alarm.set_unsent(self.unwritten());
@@ -198,6 +203,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, A: Answer> Driver<IO, A> {
                     self.alarm.await_pong();
                 }
                 self.calls.shrink();
+                self.arrival.shrink();
                 if self.connection.output.capacity() > KEPT_OUTPUT {
                     self.connection.output.shrink_to(KEPT_OUTPUT);
                 }
@@ -217,72 +223,79 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, A: Answer> Driver<IO, A> {
     }
 
     /// Reads what has come, and takes the frames in it.
-    fn receive(&mut self, cx: &mut Context<'_>) -> io::Result<Reading> {
+    fn receive(&mut self) -> io::Result<Reading> {
         if self.connection.has_failed() {
             return Ok(Reading::Waiting);
         }
-        let mut budget = READ;
-        let reported = self.arrival.take();
-        self.came = self.came.or(reported);
-        self.calls.set_came(self.came);
-        while budget > 0 && self.connection.output.len() < MAX_OUTPUT && !self.connection.has_failed() {
-            let read = INPUT.with_borrow_mut(|input| {
-                // The largest partial frame, and as much again.
-                input.resize(HEAD + MAX_PAYLOAD + READ, 0);
-                self.receive_once(cx, input)
-            });
-            match read {
-                Poll::Pending => {
-                    self.came = None;
-                    return Ok(Reading::Waiting);
-                }
-                Poll::Ready(Err(error)) => return Err(error),
-                Poll::Ready(Ok(0)) => return Ok(Reading::Ended),
-                Poll::Ready(Ok(read)) => budget = budget.saturating_sub(read),
+        self.arrival.begin();
+        instant::share_again();
+        let start = instant::now();
+        INPUT.with_borrow_mut(|input| {
+            // The largest partial frame, and as much as is read at once.
+            input.resize(HEAD + MAX_PAYLOAD + READ, 0);
+            if self.is_interrupted {
+                let held = self.rest.len();
+                input[..held].copy_from_slice(&self.rest);
+                self.take(&input[..held], start);
             }
-        }
-        // The rest of the input is in the socket by now, or arrives later. If reading stopped because the client does
-        // not read its answers, the wait is the client's own.
-        self.came = (budget == 0).then(Instant::now);
-        Ok(Reading::Stopped)
+            let mut budget = READ;
+            while budget > 0
+                && !self.is_interrupted
+                && self.connection.output.len() < MAX_OUTPUT
+                && !self.connection.has_failed()
+            {
+                let held = self.rest.len();
+                let read = match self.read(&mut input[held..held + READ])? {
+                    Poll::Pending => {
+                        self.arrival.drained();
+                        return Ok(Reading::Waiting);
+                    }
+                    Poll::Ready(0) => return Ok(Reading::Ended),
+                    Poll::Ready(read) => read,
+                };
+                input[..held].copy_from_slice(&self.rest);
+                self.take(&input[..held + read], start);
+                budget = budget.saturating_sub(read);
+            }
+            Ok(Reading::Stopped)
+        })
     }
 
-    fn receive_once(&mut self, cx: &mut Context<'_>, input: &mut [u8]) -> Poll<io::Result<usize>> {
-        let held = self.partial.len();
-        let (_, room) = input.split_at_mut(held);
-        let room = room.len().min(READ);
-        let mut buffer = ReadBuf::new(&mut input[held..held + room]);
-        ready!(Pin::new(&mut self.io).poll_read(&mut Context::from_waker(self.arrival.waker()), &mut buffer))?;
-        let read = buffer.filled().len();
-        if read == 0 {
-            return Poll::Ready(Ok(0));
+    fn read(&mut self, input: &mut [u8]) -> io::Result<Poll<usize>> {
+        let mut buffer = ReadBuf::new(input);
+        let mut cx = Context::from_waker(self.arrival.waker());
+        if Pin::new(&mut self.io).poll_read(&mut cx, &mut buffer)?.is_pending() {
+            return Ok(Poll::Pending);
         }
+        let read = buffer.filled().len();
+        self.arrival.read(read);
+        Ok(Poll::Ready(read))
+    }
+
+    /// Takes frames until the time of a poll that began at `start` is over. What is left is for the next poll, or the
+    /// next read.
+    fn take(&mut self, input: &[u8], start: Instant) {
         instant::share_again();
-        input[..held].copy_from_slice(&self.partial);
-        let mut rest = &input[..held + read];
-        while let Some(event) = self.connection.next(&mut rest) {
+        let mut rest = input;
+        self.is_interrupted = false;
+        while !self.is_interrupted
+            && let Some(event) = self.connection.next(&mut rest)
+        {
+            self.calls.set_came(self.arrival.of(rest.len()));
             match event {
                 Event::Opened { stream, head, ended } => self.calls.open(&mut self.connection, stream, head, ended),
                 Event::Data { stream, bytes, ended } => self.calls.data(&mut self.connection, stream, bytes, ended),
                 Event::Reset { call } => self.calls.cancel(call),
             }
-            // Slow decisions do not delay the answers that are ready.
-            let now = instant::now();
-            if now.duration_since(self.sent) >= UNSENT_TIME {
-                self.sent = now;
-                if let Poll::Ready(Err(error)) = self.send(cx) {
-                    return Poll::Ready(Err(error));
-                }
-            }
+            self.is_interrupted = instant::now().duration_since(start) >= POLL_TIME;
         }
         // Half a frame is no sign of life.
-        self.has_read |= rest.len() < held + read;
-        self.partial.clear();
-        self.partial.extend_from_slice(rest);
-        if rest.is_empty() && self.partial.capacity() > 0 {
-            self.partial = Vec::new();
+        self.has_read |= rest.len() < input.len();
+        self.rest.clear();
+        self.rest.extend_from_slice(rest);
+        if rest.is_empty() && self.rest.capacity() > 0 {
+            self.rest = Vec::new();
         }
-        Poll::Ready(Ok(read))
     }
 
     /// Writes the output, and what the windows of the client let pass besides. Ready when nothing of that is left.

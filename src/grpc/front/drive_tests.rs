@@ -1,16 +1,17 @@
 //! Tests of [`Driver`] with a client at the other end of a pipe.
 
-use std::future::ready;
-use std::pin::pin;
+use std::future;
+use std::io;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::Poll;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use futures_util::poll;
+use futures_util::{FutureExt as _, poll};
 use parking_lot::Mutex;
 use prost::Message as _;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::time::{Instant, timeout};
 use tokio_rustls::{TlsAcceptor, TlsConnector, rustls};
@@ -20,8 +21,8 @@ use super::connection::Bounds;
 use super::drive::{Answer, Driver, READ};
 use super::frame::{self, HEAD, flag, kind, setting};
 use super::hpack;
-use crate::grpc::CallerHeaders;
 use crate::grpc::activity::Activity;
+use crate::grpc::{CallerHeaders, Incoming};
 use crate::metrics::Metrics;
 use crate::wire::rate_limit_response::DescriptorStatus;
 use crate::wire::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
@@ -57,15 +58,61 @@ fn connected(
 }
 
 /// Returns what serves a connection with these answers.
-fn driver<IO: AsyncRead + AsyncWrite + Unpin>(
+fn driver<IO: AsyncRead + AsyncWrite + Incoming + Unpin>(
     server: IO,
     (max_message, half_received): (usize, usize),
     decide: impl Fn(&CallerHeaders) -> RateLimitResponse + Send + 'static,
 ) -> Driver<IO, impl Answer> {
-    let answer = move |_: RateLimitRequest, headers: CallerHeaders| ready(Ok(decide(&headers)));
+    let answer = move |_: RateLimitRequest, headers: CallerHeaders| future::ready(Ok(decide(&headers)));
     let metrics = Arc::new(Metrics::new(0.8).unwrap());
     let parts = (answer, Routes::default());
     Driver::new(server, parts, BOUNDS, (max_message, half_received), (Activity::new(), metrics))
+}
+
+/// A pipe, of which nobody knows what waits in it.
+impl Incoming for DuplexStream {
+    fn waiting(&self) -> u64 {
+        0
+    }
+
+    fn wake_at_input(&self, _: &mut Context<'_>) {}
+}
+
+/// A connection with as much waiting as was sent and is not read, and the most that is read at once.
+struct Counted(DuplexStream, Arc<AtomicUsize>, usize);
+
+impl Incoming for Counted {
+    fn waiting(&self) -> u64 {
+        self.1.load(Ordering::Relaxed) as u64
+    }
+
+    fn wake_at_input(&self, _: &mut Context<'_>) {}
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let most = buffer.remaining().min(self.2);
+        let mut part = buffer.take(most);
+        ready!(Pin::new(&mut self.0).poll_read(cx, &mut part))?;
+        let read = part.filled().len();
+        buffer.advance(read);
+        self.1.fetch_sub(read, Ordering::Relaxed);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
 }
 
 fn settings() -> Vec<u8> {
@@ -258,7 +305,7 @@ async fn calls_over_tls_have_waited_since_the_system_reported_them() {
 /// Has a connection wait while its thread does other things, and asks once more when it does not.
 async fn assert_waiting_counts(
     mut client: impl AsyncRead + AsyncWrite + Unpin,
-    server: impl AsyncRead + AsyncWrite + Unpin,
+    server: impl AsyncRead + AsyncWrite + Incoming + Unpin,
 ) {
     const TIMEOUT: Duration = Duration::from_millis(80);
     let (told, timeouts) = std::sync::mpsc::channel();
@@ -326,28 +373,170 @@ async fn a_client_that_has_not_read_its_answers_for_a_while_is_refused_nothing()
     panic!("the last call is not decided");
 }
 
-/// A client that always has more on its way than one reading takes, each of it for some milliseconds.
-#[tokio::test(start_paused = true)]
-async fn a_connection_that_is_never_read_empty_has_no_old_calls() {
+/// Has a client always some readings more on its way than are read, each reading a millisecond. Returns how long each
+/// of the calls has waited as far as the server knows, and `None` for those that it refuses.
+async fn with_more_on_its_way(readings: usize) -> Vec<Option<Duration>> {
     const IN_A_READING: usize = 122;
-    let (mut client, mut driver) = connected(ROOMY, |_| RateLimitResponse::default());
+    const TIMEOUT: Duration = Duration::from_millis(20);
+    const TIMES: usize = 100;
+    let (mut client, server) = tokio::io::duplex(1 << 20);
+    let waiting = Arc::new(AtomicUsize::new(0));
+    let (told, timeouts) = std::sync::mpsc::channel();
+    let server = Counted(server, Arc::clone(&waiting), usize::MAX);
+    let mut driver = driver(server, ROOMY, move |headers| {
+        told.send(headers.timeout).unwrap();
+        RateLimitResponse::default()
+    });
     let mut driven = pin!(driver.run());
+    assert!(poll!(driven.as_mut()).is_pending(), "it waits to be told of the first");
     let mut streams = (1..).step_by(2);
     let mut more = |readings: usize| -> Vec<u8> {
         streams.by_ref().take(readings * IN_A_READING).flat_map(|stream| asking("20m", stream, false)).collect()
     };
-    let one = more(1);
-    assert!((READ..READ + 1_000).contains(&one.len()), "{}", one.len());
-    assert!(poll!(driven.as_mut()).is_pending(), "it waits to be told of the first");
-    client.write_all(&[settings(), one, more(4)].concat()).await.unwrap();
-    for _ in 0..30 {
-        client.write_all(&more(1)).await.unwrap();
+    let mut bytes = [settings(), more(readings)].concat();
+    let mut waits = Vec::new();
+    for _ in 0..TIMES {
+        bytes.extend(more(1));
+        waiting.fetch_add(bytes.len(), Ordering::Relaxed);
+        client.write_all(&std::mem::take(&mut bytes)).await.unwrap();
         tokio::time::advance(Duration::from_millis(1)).await;
         assert!(poll!(driven.as_mut()).is_pending());
+        let decided: Vec<_> = timeouts.try_iter().map(|timeout| Some(TIMEOUT - timeout.unwrap())).collect();
+        waits.extend(if decided.is_empty() { vec![None] } else { decided });
+        let mut read = vec![0; 1 << 20];
+        let _ = poll!(pin!(client.read(&mut read)));
     }
-    let calls = 30 * READ / (READ / IN_A_READING + 10);
-    let (data, _) = answers(&mut client, calls).await;
-    assert_eq!(data, calls * 5, "all are decided");
+    waits
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_behind_others_have_waited_since_they_were_there() {
+    let waits = with_more_on_its_way(5).await;
+    let (first, later) = waits.split_at(1_000);
+    assert!(first[0] == Some(Duration::from_millis(1)), "{:?}", first[0]);
+    let ms = |wait: &Option<Duration>| wait.map(|wait| wait.as_millis());
+    assert!(later.iter().map(ms).all(|wait| matches!(wait, Some(4..=8))), "{:?}", later.iter().map(ms).max());
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_behind_too_many_others_are_refused() {
+    let waits = with_more_on_its_way(40).await;
+    let decided = waits.iter().position(Option::is_none).unwrap();
+    assert_eq!(waits[decided - 1], Some(Duration::from_millis(14)));
+    assert!(waits[decided..].iter().all(Option::is_none), "the queue is never shorter");
+}
+
+/// Sends calls of 20 ms in one piece, of which each takes half a millisecond, and reads so much at once. Returns how
+/// many were decided in each poll.
+async fn slowly_decided(calls: u32, at_once: usize) -> Vec<usize> {
+    const TIME: Duration = Duration::from_micros(500);
+    let (mut client, server) = tokio::io::duplex(1 << 20);
+    let (waiting, decided) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let counted = Arc::clone(&decided);
+    let mut driver = driver(Counted(server, Arc::clone(&waiting), at_once), ROOMY, move |_| {
+        assert_eq!(tokio::time::advance(TIME).now_or_never(), None, "it goes on elsewhere");
+        counted.fetch_add(1, Ordering::Relaxed);
+        RateLimitResponse::default()
+    });
+    let mut driven = pin!(driver.run());
+    assert!(poll!(driven.as_mut()).is_pending());
+    let bytes: Vec<u8> = (0..calls).flat_map(|call| asking("20m", 2 * call + 1, false)).collect();
+    let bytes = [settings(), bytes].concat();
+    waiting.fetch_add(bytes.len(), Ordering::Relaxed);
+    client.write_all(&bytes).await.unwrap();
+    let mut polls = Vec::new();
+    for _ in 0..calls {
+        assert!(poll!(driven.as_mut()).is_pending());
+        polls.extend(Some(decided.swap(0, Ordering::Relaxed)).filter(|decided| *decided > 0));
+    }
+    let (data, _) = answers(&mut client, calls as usize).await;
+    assert_eq!(data, polls.iter().sum::<usize>() * 5, "all others are refused");
+    polls
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_poll_leaves_undecided_waits_on() {
+    // All are read in the first poll.
+    let polls = slowly_decided(100, usize::MAX).await;
+    // The clock is read at each eighth.
+    assert_eq!(polls, [8, 8, 8, 8]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_poll_ends_however_little_each_read_brings() {
+    let polls = slowly_decided(24, 200).await;
+    assert!(polls.iter().all(|decided| *decided <= 8), "{polls:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_may_write_everything_before_it_reads() {
+    const CALLS: u32 = 200;
+    // It holds few answers.
+    let (mut client, server) = tokio::io::duplex(256);
+    let mut driver = driver(server, ROOMY, |_| RateLimitResponse::default());
+    tokio::spawn(async move { driver.run().await });
+    let calls: Vec<u8> = (0..CALLS).flat_map(|place| call(2 * place + 1)).collect();
+    let written = Instant::now();
+    client.write_all(&[settings(), calls].concat()).await.unwrap();
+    assert_eq!(written.elapsed(), Duration::ZERO);
+    answers(&mut client, CALLS as usize).await;
+}
+
+/// A burst of twice as much as is read at once.
+#[tokio::test(start_paused = true)]
+async fn the_rest_of_a_burst_is_as_old_as_the_burst() {
+    let (mut client, server) = tokio::io::duplex(1 << 20);
+    let waiting = Arc::new(AtomicUsize::new(0));
+    let (told, timeouts) = std::sync::mpsc::channel();
+    let mut driver = driver(Counted(server, Arc::clone(&waiting), usize::MAX), ROOMY, move |headers| {
+        told.send(headers.timeout).unwrap();
+        RateLimitResponse::default()
+    });
+    let mut driven = pin!(driver.run());
+    assert!(poll!(driven.as_mut()).is_pending());
+    let calls: Vec<u8> = (0..200).flat_map(|call| asking("20m", 2 * call + 1, false)).collect();
+    let bytes = [settings(), calls].concat();
+    assert!((READ + 4_000..2 * READ).contains(&bytes.len()), "{}", bytes.len());
+    waiting.fetch_add(bytes.len(), Ordering::Relaxed);
+    client.write_all(&bytes).await.unwrap();
+    assert!(poll!(driven.as_mut()).is_pending());
+    assert!(timeouts.try_iter().count() > 100, "the first are decided at once");
+    tokio::time::advance(Duration::from_millis(15)).await;
+    assert!(poll!(driven.as_mut()).is_pending());
+    assert_eq!(timeouts.try_iter().count(), 0, "the others are refused");
+}
+
+#[tokio::test]
+async fn what_comes_while_others_are_left_undecided_waits_since_it_was_reported() {
+    const FIRST: u32 = 20;
+    let (mut client, server) = UnixStream::pair().unwrap();
+    let (told, timeouts) = std::sync::mpsc::channel();
+    let mut driver = driver(server, ROOMY, move |headers| {
+        std::thread::sleep(Duration::from_millis(1));
+        told.send(headers.timeout).unwrap();
+        RateLimitResponse::default()
+    });
+    let mut driven = pin!(driver.run());
+    let first: Vec<u8> = (0..FIRST).flat_map(|call| asking("80S", 2 * call + 1, false)).collect();
+    client.write_all(&[settings(), first].concat()).await.unwrap();
+    let mut decided = 0;
+    while decided == 0 {
+        tokio::task::yield_now().await;
+        assert!(poll!(driven.as_mut()).is_pending());
+        decided = timeouts.try_iter().count() as u32;
+    }
+    assert!(decided < FIRST, "some are left");
+    client.write_all(&asking("80m", 2 * FIRST + 1, false)).await.unwrap();
+    // The system reports it, and nobody reads it.
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    std::thread::sleep(Duration::from_millis(80));
+    for _ in 0..FIRST {
+        assert!(poll!(driven.as_mut()).is_pending());
+        tokio::task::yield_now().await;
+    }
+    let timeouts: Vec<_> = timeouts.try_iter().collect();
+    assert!(timeouts.iter().all(|timeout| *timeout > Some(Duration::from_secs(1))), "the last one is refused");
+    assert_eq!(decided + timeouts.len() as u32, FIRST);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -14,7 +14,7 @@ use super::drive::{Driver, Ended};
 use crate::grpc::activity::Activity;
 use crate::grpc::bounds::{FAREWELL, half_received, spread};
 use crate::grpc::options::ConnectionOptions;
-use crate::grpc::{CallerHeaders, Service};
+use crate::grpc::{CallerHeaders, Incoming, Service};
 use crate::store::Store;
 use crate::wire::RateLimitRequest;
 
@@ -22,7 +22,7 @@ use crate::wire::RateLimitRequest;
 /// when its calls are answered. When `stop` completes, or the client leaves an answer unread for too long, only the
 /// requests being decided are awaited.
 pub(in crate::grpc) async fn serve<S: Store>(
-    connection: impl AsyncRead + AsyncWrite + Unpin,
+    connection: impl AsyncRead + AsyncWrite + Incoming + Unpin,
     (service, others, options): (Arc<Service<S>>, Routes, &ConnectionOptions),
     activity: Arc<Activity>,
     stop: impl Future<Output = ()>,
