@@ -69,3 +69,28 @@ pub(in crate::grpc) async fn serve<S: Store>(
     })
     .await;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::grpc::Caller;
+    use crate::store::denied::DeniedCache;
+    use crate::store::lease::Leases;
+    use crate::store::memory::MemoryStore;
+    use crate::store::redis::RedisStore;
+    use crate::store::timed::Timed;
+
+    fn size<S: Store>() -> usize {
+        fn of<A, F: Future>(_: impl Fn(A) -> F) -> usize {
+            size_of::<F>()
+        }
+        of(|(service, request, caller): (&'static Service<S>, RateLimitRequest, Caller)| service.call(request, caller))
+    }
+
+    /// It is copied several times until it is in its place, and all that wait share the processor's caches.
+    #[test]
+    fn the_future_of_a_call_is_small() {
+        let (memory, redis) = (size::<Timed<MemoryStore>>(), size::<Leases<DeniedCache<Timed<RedisStore>>>>());
+        assert!(memory <= 1_280 && redis <= 1_792, "{memory} bytes with the memory store, {redis} with Redis");
+    }
+}

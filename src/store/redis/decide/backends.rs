@@ -6,6 +6,7 @@
 use std::borrow::Borrow;
 use std::sync::Arc;
 
+use futures_util::future::Either;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -71,16 +72,18 @@ impl Backends {
     ///
     /// # Errors
     /// As [`Store::check`](crate::store::Store::check).
-    pub(crate) async fn check<C: Borrow<Check> + Sync>(
+    pub(crate) fn check<C: Borrow<Check> + Sync>(
         &self,
         checks: &[C],
         deadline: Instant,
         span: Option<Current>,
-    ) -> Result<Verdicts, StoreError> {
+    ) -> impl Future<Output = Result<Verdicts, StoreError>> + Send {
         if self.per_second.is_none() {
-            return router::check(&self.main, checks, deadline, span).await;
+            return Either::Left(router::check(&self.main, checks, deadline, span));
         }
-        scatter::decide(&Arc::new(SplitRequest { backends: self.clone(), span }), checks, deadline).await
+        // Boxed to keep the future of a request to one Redis small.
+        let request = Arc::new(SplitRequest { backends: self.clone(), span });
+        Either::Right(Box::pin(async move { scatter::decide(&request, checks, deadline).await }))
     }
 
     /// Logs what the log throttles hold back.

@@ -98,7 +98,8 @@ impl Batcher {
     ) -> Result<Verdicts, NodeError> {
         self.link.admit()?;
         if self.is_durable {
-            self.link.make_durable(self.worker, deadline).await;
+            // Boxed to keep the future of other requests small.
+            Box::pin(self.link.make_durable(self.worker, deadline)).await;
             // The old master decides until the new one is named, and a replica that is not promoted confirms it: what
             // such a replica has heard is lost.
             if self.link.is_failing_over() {

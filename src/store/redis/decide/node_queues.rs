@@ -29,10 +29,13 @@ impl NodeQueues {
     }
 
     /// Decides a request.
-    pub(crate) async fn ask<C: Borrow<Check>>(&self, asking: Asking<'_, C>) -> Result<Verdicts, NodeError> {
+    pub(crate) fn ask<C: Borrow<Check>>(
+        &self,
+        asking: Asking<'_, C>,
+    ) -> impl Future<Output = Result<Verdicts, NodeError>> {
         let is_durable = asking.checks.iter().map(Borrow::borrow).any(takes_durably);
         let node = if is_durable { &self.durable } else { &self.others };
-        node.ask(asking).await
+        node.ask(asking)
     }
 
     /// Logs what the log throttles hold back.

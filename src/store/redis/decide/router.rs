@@ -12,6 +12,8 @@ use std::borrow::Borrow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::TryFutureExt as _;
+use futures_util::future::Either;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 
@@ -44,23 +46,24 @@ pub(crate) enum Router {
 ///
 /// # Errors
 /// As [`Store::check`](crate::store::Store::check).
-pub(crate) async fn check<C: Borrow<Check> + Sync>(
+pub(crate) fn check<C: Borrow<Check> + Sync>(
     nodes: &Router,
     checks: &[C],
     deadline: Instant,
     span: Option<Current>,
-) -> Result<Verdicts, StoreError> {
+) -> impl Future<Output = Result<Verdicts, StoreError>> + Send {
     match nodes {
         Router::One(node) => {
             let asking = Asking { checks, deadline, slots: Slots::None, travel: Travel::Together, span };
-            node.ask(asking).await.map_err(|error| match error {
+            Either::Left(node.ask(asking).map_err(|error| match error {
                 NodeError::Store(error) => error,
                 NodeError::Elsewhere(_) => StoreError::Refused(Cause::Cluster.to_string().into()),
-            })
+            }))
         }
         Router::Cluster(cluster, worker) => {
-            let request = ClusterRequest { cluster: Arc::clone(cluster), worker: *worker, span };
-            scatter::decide(&Arc::new(ByNode(request)), checks, deadline).await
+            let request = Arc::new(ByNode(ClusterRequest { cluster: Arc::clone(cluster), worker: *worker, span }));
+            // Boxed to keep the future of a request to one Redis small.
+            Either::Right(Box::pin(async move { scatter::decide(&request, checks, deadline).await }))
         }
     }
 }
