@@ -1,7 +1,7 @@
 # What a developer does here. CI runs the same (.ci/run).
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-hyper engines simulate record fuzz e2e check pages msrv deny bench bench-quick bench-overload bench-peers conformance conformance-reference dist image
+.PHONY: help run test test-hyper engines simulate record fuzz e2e check pages msrv deny bench bench-quick bench-overload bench-growth bench-peers conformance conformance-reference dist image
 
 # docker, podman or buildah: whichever builds a Dockerfile.
 CONTAINER ?= docker
@@ -99,6 +99,11 @@ bench-overload: ## measure what becomes of three times the load that can be serv
 	scripts/test-tools.sh
 	cargo bench --locked --no-run --bench service
 	@cargo bench --locked --quiet --bench service -- --overload --quick
+
+bench-growth: ## measure how a decision's cost grows with connections, calls, descriptors, rules and TLS: under six minutes
+	scripts/test-tools.sh redis
+	cargo bench --locked --no-run --bench service
+	@cargo bench --locked --quiet --bench service -- --growth --quick
 
 bench-peers: ## measure Tollgate beside envoyproxy/ratelimit, in turn, with h2load and Envoy: under five minutes (needs Go)
 	scripts/test-tools.sh redis envoy ratelimit h2load

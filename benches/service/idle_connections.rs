@@ -70,7 +70,7 @@ fn opened(port: u16) -> Connection<usize> {
 }
 
 /// Raises this process's limit on file descriptors, which servers that it starts have too, and returns it.
-fn descriptors() -> usize {
+pub fn descriptors() -> usize {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     let raised = setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok();
     usize::try_from(if raised { hard } else { soft }).unwrap()

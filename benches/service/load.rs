@@ -25,7 +25,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// A timeout that is over before the server has read the call.
 const TOO_LATE: Duration = Duration::ZERO;
 /// Duration of the load before a measurement.
-const WARM_UP: Duration = Duration::from_millis(300);
+pub const WARM_UP: Duration = Duration::from_millis(300);
 
 /// Every request is limited by user, and by further keys for further descriptors. The value `refused` is always denied.
 pub const RULES: &str = "
@@ -93,14 +93,14 @@ impl Call {
         Call { message, expected, descriptors: request.descriptors.len() }
     }
 
-    /// Checks the code, the first field of an answer; for sampled answers, decodes all fields.
+    /// Checks the code, the first field of an answer to the call of this turn; in some turns, decodes all fields.
     ///
     /// # Panics
     /// Where it is not the answer to this call.
-    fn check(&self, answer: &[u8], in_sample: bool) {
+    pub fn check(&self, answer: &[u8], turn: usize) {
         let message = answer.get(5..).expect("an answer has a prefix");
         assert_eq!(message.get(..2), Some(&[8, self.expected as u8][..]), "not the code {:?}", self.expected);
-        if in_sample {
+        if turn.is_multiple_of(SAMPLE) {
             let response = RateLimitResponse::decode(message).unwrap();
             assert_eq!(response.overall_code(), self.expected);
             assert_eq!(response.statuses.len(), self.descriptors);
@@ -191,7 +191,7 @@ impl<'a> Closed<'a> {
             let mut ended = 0;
             connection
                 .receive(
-                    |turn, answer| call(*turn).check(answer, turn.is_multiple_of(SAMPLE)),
+                    |turn, answer| call(*turn).check(answer, *turn),
                     |_, answered| {
                         assert_eq!(answered, is_answered, "whether a call is answered");
                         ended += 1;
@@ -212,9 +212,7 @@ pub fn one_by_one(connection: &mut Connection<usize>, calls: &[Call], count: usi
         connection.call(&calls[turn % calls.len()].message, turn);
         connection.flush().unwrap();
         while connection.waiting() > 0 {
-            let check = |turn: &usize, answer: &[u8]| {
-                calls[turn % calls.len()].check(answer, turn.is_multiple_of(SAMPLE));
-            };
+            let check = |turn: &usize, answer: &[u8]| calls[turn % calls.len()].check(answer, *turn);
             connection.receive(check, |_, is_answered| answered += usize::from(is_answered)).unwrap();
         }
     }
@@ -248,7 +246,7 @@ const PAUSE: Duration = Duration::from_micros(20);
 impl OpenLoop<'_> {
     /// Runs it, and checks every answer.
     pub fn checked(&self) -> Latencies {
-        self.run(|turn, answer| self.call(turn).check(answer, turn.is_multiple_of(SAMPLE)))
+        self.run(|turn, answer| self.call(turn).check(answer, turn))
     }
 
     /// Runs it, and gives `answer` every message with the turn of its call.

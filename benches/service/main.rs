@@ -13,6 +13,7 @@
 //! cluster     a Redis Cluster with several masters
 //! overload    more requests than can be served (`make bench-overload`)
 //! envoys      the load of several Envoys, which give up late calls
+//! growth      costs by connections, calls, descriptors, rules and TLS (`make bench-growth`)
 //! plot        draws the results of overload
 //! peers       comparison with envoyproxy/ratelimit (`make bench-peers`)
 //! http2       a minimal HTTP/2 client: the load must cost far less than the server
@@ -34,6 +35,7 @@ mod cluster;
 mod cost;
 mod envoys;
 mod fleet;
+mod growth;
 mod headers;
 mod http2;
 mod idle_connections;
@@ -76,6 +78,7 @@ fn main() {
     let part = wanted.map_or("", |part| part);
     match () {
         () if is_given("--overload") => overload::run(&stage, part),
+        () if is_given("--growth") => growth::print(&stage, part),
         () if is_given("--peers") => peers::print(&stage, part),
         () => report::print(&stage, part),
     }
