@@ -160,7 +160,7 @@ fn replay(bencher: Bencher<'_, '_>, users: usize) {
     let options = PlanOptions::default();
     let event = |user| {
         let descriptor = Descriptor { entries: entries(user), ask: Ask::Take(1), limit: None };
-        Event::new(0, Request { domain: "bench".to_owned(), descriptors: vec![descriptor] })
+        Event::new(0, Request { domain: "bench".into(), descriptors: vec![descriptor] })
     };
     let mut events: Vec<Event> = (0..users).map(event).collect();
     let mut run = Run::new(RuleSet::new(&rules, &options), RunOptions::default());

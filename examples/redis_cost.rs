@@ -175,7 +175,8 @@ fn limit(algorithm: Algorithm, number: u32, period: Duration) -> Limit {
 
 fn check(limit: Limit, user: String) -> Check {
     // The last entry names the holder, if any, and is not part of the counter's name.
-    let entries = [("user", user), ("stream", String::new())].map(|(key, value)| Entry { key: key.into(), value });
+    let entries =
+        [("user", user), ("stream", String::new())].map(|(key, value)| Entry { key: key.into(), value: value.into() });
     let of_counter = if limit.algorithm().has_holders() { &entries[..] } else { &entries[..1] };
     let key = Key::new("", "cost", of_counter, |_| None, &limit, Origin::Rule);
     Check::new(key, limit, Ask::Take(1))

@@ -21,6 +21,12 @@ pub fn generate(folder: &Path) -> Result<(), Box<dyn Error>> {
     let descriptors = protox::compile(served.into_iter().chain(asked), ["proto"])?;
     tonic_prost_build::configure()
         .codec_path("crate::wire::codec::Codec")
+        // Texts of these messages are short, and `String` would need an allocation for each: see src/wire/request.rs.
+        .extern_path(".envoy.service.ratelimit.v3.RateLimitRequest", "crate::wire::RateLimitRequest")
+        .extern_path(
+            ".envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.Entry",
+            "crate::wire::rate_limit_descriptor::Entry",
+        )
         .include_file("wire.rs")
         .out_dir(folder)
         .emit_rerun_if_changed(false)

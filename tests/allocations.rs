@@ -67,7 +67,7 @@ fn service_with(options: LimiterOptions) -> Service<MemoryStore> {
 
 /// Returns a request with the same path for this many users.
 fn request(users: usize) -> RateLimitRequest {
-    let entry = |key: &str, value: String| Entry { key: key.into(), value };
+    let entry = |key: &str, value: String| Entry { key: key.into(), value: value.into() };
     let descriptor = |user| RateLimitDescriptor {
         entries: vec![entry("user", format!("user-{user}")), entry("path", "/pay".into())],
         ..RateLimitDescriptor::default()
@@ -141,7 +141,7 @@ fn the_heaviest_keys_of_a_rule_take_at_most_64_kib_whatever_clients_send() {
     const { assert!(RULE_BYTES == 64 << 10 && SEATS * RULE_BYTES <= 32 << 20) }
     let (rules, options, store) = (rules(), PlanOptions::default(), MemoryStore::default());
     let request = |key: usize| {
-        let entry = |key: &str, value: String| descriptor::Entry { key: key.into(), value };
+        let entry = |key: &str, value: String| descriptor::Entry { key: key.into(), value: value.into() };
         let entries = vec![entry("user", "u".repeat(key % 40)), entry("path", format!("{key:0$}", key % 300))];
         let descriptor = Descriptor { entries, ask: Ask::Take(1 + key as u64 % 7), limit: None };
         Request { domain: "shop".into(), descriptors: vec![descriptor] }

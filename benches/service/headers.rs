@@ -23,5 +23,5 @@ pub fn of_rules(rules: usize) -> Rules {
 /// Returns the entries of a request with all headers of a rule.
 pub fn entries(rule: usize) -> Vec<Entry> {
     let name = |header| format!("rule-{rule}-match-{header}");
-    (0..HEADERS).map(name).map(|name| Entry { key: name.clone(), value: name }).collect()
+    (0..HEADERS).map(name).map(|name| Entry { key: (&name).into(), value: name.into() }).collect()
 }

@@ -53,5 +53,5 @@ pub fn domain(descriptors: Vec<DescriptorConfig>) -> Rules {
 
 /// Returns the entries of a user's request.
 pub fn entries(user: usize) -> Vec<Entry> {
-    vec![Entry { key: "user".into(), value: format!("user-{user:07}") }]
+    vec![Entry { key: "user".into(), value: format!("user-{user:07}").into() }]
 }

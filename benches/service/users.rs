@@ -73,7 +73,7 @@ pub fn requests() -> Vec<RateLimitRequest> {
     }
     let mut random = fastrand::Rng::with_seed(1);
     let request = |user: usize| {
-        let entry = rate_limit_descriptor::Entry { key: "user".into(), value: format!("user-{user:07}") };
+        let entry = rate_limit_descriptor::Entry { key: "user".into(), value: format!("user-{user:07}").into() };
         let descriptor = RateLimitDescriptor { entries: vec![entry], ..RateLimitDescriptor::default() };
         RateLimitRequest { domain: "bench".into(), descriptors: vec![descriptor], hits_addend: 1 }
     };

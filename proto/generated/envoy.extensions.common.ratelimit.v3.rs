@@ -3,7 +3,7 @@
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RateLimitDescriptor {
     #[prost(message, repeated, tag = "1")]
-    pub entries: ::prost::alloc::vec::Vec<rate_limit_descriptor::Entry>,
+    pub entries: ::prost::alloc::vec::Vec<crate::wire::rate_limit_descriptor::Entry>,
     #[prost(message, optional, tag = "2")]
     pub limit: ::core::option::Option<rate_limit_descriptor::RateLimitOverride>,
     /// How much this descriptor counts; unset, the request's own figure holds. 0 looks without counting.
@@ -15,13 +15,6 @@ pub struct RateLimitDescriptor {
 }
 /// Nested message and enum types in `RateLimitDescriptor`.
 pub mod rate_limit_descriptor {
-    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-    pub struct Entry {
-        #[prost(string, tag = "1")]
-        pub key: ::prost::alloc::string::String,
-        #[prost(string, tag = "2")]
-        pub value: ::prost::alloc::string::String,
-    }
     /// A limit that the caller brings along; it takes the place of the configured one.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
     pub struct RateLimitOverride {

@@ -3,15 +3,19 @@
 use std::fmt;
 use std::time::Duration;
 
+use compact_str::CompactString;
 use serde::{Deserialize, Serialize};
 
 use crate::algorithm::{Ask, Limit, MAX_PERIOD, TimeZone};
+
+/// Text of a request. Up to 24 bytes need no allocation.
+pub type Text = CompactString;
 
 /// One call: a domain, and descriptors that must all be allowed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
     /// Domain of the rules.
-    pub domain: String,
+    pub domain: Text,
     /// Descriptors in the client's order, which the answer keeps.
     pub descriptors: Vec<Descriptor>,
 }
@@ -45,9 +49,9 @@ pub struct Descriptor {
 #[serde(deny_unknown_fields)]
 pub struct Entry {
     /// Key of the entry: `user`, `path`.
-    pub key: String,
+    pub key: Text,
     /// Value of the entry.
-    pub value: String,
+    pub value: Text,
 }
 
 /// A limit that a client sets.

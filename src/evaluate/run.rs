@@ -225,7 +225,7 @@ fn name(limited: &Limited<'_>, request: &Request, values: &Values) -> String {
     let entries = request.descriptors[limited.asked.check.descriptor].entries.iter().enumerate();
     let entry = |(level, entry): (usize, &Entry)| match values.shown(shared(level).unwrap_or(&entry.value)) {
         Some(value) => format!("{}={value}", entry.key),
-        None => entry.key.clone(),
+        None => entry.key.to_string(),
     };
     entries.map(entry).collect::<Vec<_>>().join(" ")
 }

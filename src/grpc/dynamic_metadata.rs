@@ -25,7 +25,7 @@ pub(super) fn asked(request: &RateLimitRequest) -> Struct {
     let RateLimitRequest { domain, descriptors, hits_addend } = request;
     let descriptors: Vec<Value> = descriptors.iter().map(descriptor).collect();
     let mut fields = Fields::new();
-    fields.insert("domain".to_owned(), Value::from(domain.clone()));
+    fields.insert("domain".to_owned(), Value::from(domain.as_str()));
     fields.insert("descriptors".to_owned(), Value::from(descriptors));
     if *hits_addend != 0 {
         fields.insert("hitsAddend".to_owned(), Value::from(f64::from(*hits_addend)));

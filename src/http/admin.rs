@@ -245,8 +245,7 @@ fn question(method: Method, query: &str) -> Result<Question, Refusal> {
                 refuse(StatusCode::BAD_REQUEST, "write a limit as @limit=5/minute or @limit=5/30second")
             })?),
         };
-    let entries: Vec<Entry> =
-        pairs.map(|(key, value)| Entry { key: key.into_owned(), value: value.into_owned() }).collect();
+    let entries: Vec<Entry> = pairs.map(|(key, value)| Entry { key: key.into(), value: value.into() }).collect();
     let is_separator = |entry: &Entry| entry.key == SEPARATOR && entry.value.is_empty();
     let descriptors: Vec<Vec<Entry>> = entries.split(is_separator).map(<[Entry]>::to_vec).collect();
     match domain {

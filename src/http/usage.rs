@@ -54,7 +54,7 @@ async fn answer<S: Store>(
 
 /// Returns the name of the limit of a page by the rules in force.
 fn rule<S: Store>(limiter: &Limiter<S>, owner: &Owner, page: &str) -> Option<String> {
-    let entry = |Part { key, value, .. }: &Part| Entry { key: key.clone(), value: value.clone() };
+    let entry = |Part { key, value, .. }: &Part| Entry { key: key.into(), value: value.into() };
     let request = explain::request(&owner.domain, vec![owner.parts.iter().map(entry).collect()], None);
     let behind = |counter: &str| page.strip_prefix(counter).is_some_and(|rest| rest.starts_with('|'));
     // The counter of the penalty has a longer name.

@@ -101,7 +101,7 @@ pub struct CounterOf {
 /// If an entry does not have this form.
 pub fn entries(words: &[String]) -> Result<Vec<Entry>, CounterError> {
     let entry = |word: &String| match word.split_once('=') {
-        Some((key, value)) if !key.is_empty() => Ok(Entry { key: key.to_owned(), value: value.to_owned() }),
+        Some((key, value)) if !key.is_empty() => Ok(Entry { key: key.into(), value: value.into() }),
         _ => Err(CounterError::Entry(word.clone())),
     };
     words.iter().map(entry).collect()
@@ -133,7 +133,7 @@ pub async fn act<S: Store>(
         // Counter names contain values of the descriptor, which are logged only at level `debug`.
         let keys: Vec<&str> = plan.asked().iter().map(|asked| asked.check.key.as_str()).collect();
         let hashes: Vec<_> = keys.iter().map(|key| blake3::hash(key.as_bytes()).to_hex()).collect();
-        tracing::warn!(domain = request.domain, ?rules, ?hashes, "an operator has reset counters");
+        tracing::warn!(domain = request.domain.as_str(), ?rules, ?hashes, "an operator has reset counters");
         tracing::debug!(counters = ?keys, "an operator has reset these counters");
     }
     let counters = plan.asked().iter().zip(verdicts).filter_map(|(asked, verdict)| Some(counter(asked, verdict?)));
@@ -195,7 +195,7 @@ fn counter(asked: &Asked<'_>, verdict: CheckVerdict) -> Counter {
 impl CounterOf {
     fn asks(self, ask: Ask) -> Request {
         let CounterOf { domain, entries, limit } = self;
-        Request { domain, descriptors: vec![Descriptor { entries, ask, limit }] }
+        Request { domain: domain.into(), descriptors: vec![Descriptor { entries, ask, limit }] }
     }
 }
 

@@ -12,7 +12,7 @@ use super::packed::Packed;
 use super::time;
 use crate::engine::algorithm::Ask;
 use crate::engine::asked::OVERRIDE;
-use crate::engine::descriptor::{Descriptor, Entry, Override, Request};
+use crate::engine::descriptor::{self, Descriptor, Entry, Override, Request};
 use crate::observe::redaction;
 
 /// The fields of a line that a replay uses.
@@ -291,10 +291,16 @@ impl LineDescriptor<'_> {
         entries.resize_with(self.entries.len(), empty_entry);
         for (Entry { key, value }, line) in entries.iter_mut().zip(self.entries) {
             let (new_key, new_value) = line.parts();
-            new_key.clone_into(key);
-            new_value.clone_into(value);
+            replace(key, new_key);
+            replace(value, new_value);
         }
     }
+}
+
+/// Replaces a text, in its memory.
+fn replace(text: &mut descriptor::Text, with: &str) {
+    text.clear();
+    text.push_str(with);
 }
 
 impl Default for Pending {
@@ -308,7 +314,7 @@ impl Pending {
     fn begin(&mut self, (at_ms, domain, id): (u64, &str, Id), line: &LineDescriptor<'_>) {
         let Event { at_ms: time, request, outside } = &mut self.event;
         *time = at_ms;
-        domain.clone_into(&mut request.domain);
+        replace(&mut request.domain, domain);
         request.descriptors.resize_with(1, empty_descriptor);
         line.write(&mut request.descriptors[0]);
         outside.clear();
@@ -349,7 +355,7 @@ fn empty_descriptor() -> Descriptor {
 }
 
 fn empty_entry() -> Entry {
-    Entry { key: String::new(), value: String::new() }
+    Entry { key: "".into(), value: "".into() }
 }
 
 #[cfg(test)]
@@ -422,7 +428,7 @@ mod tests {
         events.extend(std::iter::from_fn(|| joined.finish()));
         let users = |event: &Event| -> Vec<String> {
             let descriptors = event.request.descriptors.iter();
-            descriptors.map(|descriptor| descriptor.entries[0].value.clone()).collect()
+            descriptors.map(|descriptor| descriptor.entries[0].value.to_string()).collect()
         };
         let all: Vec<_> = events.iter().map(users).collect();
         assert_eq!(all, [vec!["ann"], vec!["ann"], vec!["bob"], vec!["ann", "bob"], vec!["ann"], vec!["ann"]]);
@@ -437,7 +443,7 @@ mod tests {
         events.extend(std::iter::from_fn(|| joined.finish()));
         let users = |event: &Event| {
             let descriptors = event.request.descriptors.iter();
-            descriptors.map(|descriptor| descriptor.entries[0].value.clone()).collect()
+            descriptors.map(|descriptor| descriptor.entries[0].value.to_string()).collect()
         };
         events.iter().map(|event| (users(event), event.outside.clone())).collect()
     }
@@ -525,7 +531,7 @@ mod tests {
     fn values_that_are_hidden_are_all_one() {
         let (request, joined) = read(json!({"descriptor": [{"key": "user"}, {"key": "path"}]}));
         let entries = &request.unwrap().unwrap().descriptors[0].entries;
-        let expected = ["user", "path"].map(|key| Entry { key: key.into(), value: String::new() });
+        let expected = ["user", "path"].map(|key| Entry { key: key.into(), value: "".into() });
         assert_eq!((&entries[..], joined.joined.masked()), (&expected[..], 1));
     }
 

@@ -7,7 +7,7 @@ use super::packed::Packed;
 use super::template::{Names, OpenField, Template, Values};
 use super::time;
 use crate::engine::algorithm::Ask;
-use crate::engine::descriptor::{Descriptor, Entry, Request};
+use crate::engine::descriptor::{Descriptor, Entry, Request, Text};
 
 /// Options of a mapping.
 #[derive(Clone, Debug, Default)]
@@ -27,7 +27,7 @@ pub struct MappingOptions {
 /// A mapping from the fields of a line to a request.
 #[derive(Clone, Debug)]
 pub(super) struct Mapping {
-    domain: String,
+    domain: Text,
     descriptors: Vec<DescriptorMap>,
     /// Fields that may have the time; the first that a line has is used.
     times: Vec<Template>,
@@ -77,7 +77,7 @@ struct DescriptorMap {
 
 #[derive(Clone, Debug)]
 struct EntryMap {
-    key: String,
+    key: Text,
     value: Template,
     /// Whether the descriptor is created without this entry if the value is missing.
     is_optional: bool,
@@ -156,7 +156,7 @@ impl Mapping {
         let times = options.time.iter().map(|time| Template::parse(time, &mut names)).collect::<Result<_, _>>()?;
         let domain = options.domain.clone().or(of_file).or_else(|| domain.map(str::to_owned));
         let domain = domain.ok_or(MappingError::NoDomain)?;
-        Ok(Mapping { domain, descriptors, times, names })
+        Ok(Mapping { domain: domain.into(), descriptors, times, names })
     }
 
     /// Returns the mapping for logs with the time in one of these fields, unless an option names the field.
@@ -249,7 +249,7 @@ impl DescriptorMap {
                     value.clear();
                     value.push_str(text);
                 }
-                None => entries.push(Entry { key: map.key.clone(), value: text.to_owned() }),
+                None => entries.push(Entry { key: map.key.clone(), value: text.into() }),
             }
             len += 1;
         }
@@ -261,7 +261,7 @@ impl EntryMap {
     fn parse(text: &str, names: &mut Names) -> Result<EntryMap, MappingError> {
         let entry = text.split_once('=').filter(|(key, _)| !key.is_empty());
         let (key, value) = entry.ok_or_else(|| MappingError::Entry(text.to_owned()))?;
-        Ok(EntryMap { key: key.to_owned(), value: Template::parse(value, names)?, is_optional: false })
+        Ok(EntryMap { key: key.into(), value: Template::parse(value, names)?, is_optional: false })
     }
 }
 
@@ -286,15 +286,15 @@ impl Action {
     fn entry(self, names: &mut Names) -> Result<EntryMap, MappingError> {
         Ok(match self {
             Action::GenericKey { descriptor_key: key, descriptor_value } => {
-                EntryMap { key, value: Template::parse(&descriptor_value, names)?, is_optional: false }
+                EntryMap { key: key.into(), value: Template::parse(&descriptor_value, names)?, is_optional: false }
             }
             Action::RequestHeaders { header_name, descriptor_key: key, skip_if_absent: is_optional } => {
                 let value = Template::of_field(&format!("REQ({header_name})"), names);
-                EntryMap { key, value, is_optional }
+                EntryMap { key: key.into(), value, is_optional }
             }
             Action::RemoteAddress {} => {
                 let value = Template::of_field("DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT", names);
-                EntryMap { key: "remote_address".to_owned(), value, is_optional: false }
+                EntryMap { key: "remote_address".into(), value, is_optional: false }
             }
         })
     }
@@ -328,7 +328,7 @@ rate_limits:
         // Nothing of a former request is left in an event that is used again.
         let mut used = descriptor(&[("a", "b"), ("c", "d"), ("e", "f")], Ask::Take(9));
         used.limit = Override::parse("5/minute");
-        let request = Request { domain: "longer than the other".to_owned(), descriptors: vec![used; 3] };
+        let request = Request { domain: "longer than the other".into(), descriptors: vec![used; 3] };
         let mut used = Event { at_ms: 9, request, outside: vec![0] };
         let mut again = Packed::default();
         again.append(&packed);
@@ -338,7 +338,7 @@ rate_limits:
     }
 
     fn descriptor(entries: &[(&str, &str)], ask: Ask) -> Descriptor {
-        let entry = |(key, value): &(&str, &str)| Entry { key: (*key).to_owned(), value: (*value).to_owned() };
+        let entry = |(key, value): &(&str, &str)| Entry { key: (*key).into(), value: (*value).into() };
         Descriptor { entries: entries.iter().map(entry).collect(), ask, limit: None }
     }
 
@@ -351,7 +351,7 @@ rate_limits:
         let made = event(&mapping, &all).unwrap();
         let login = descriptor(&[("route", "r-login"), ("remote_address", "192.0.2.1")], Ask::Take(3));
         let user = descriptor(&[("user", "ann")], Ask::Take(70));
-        let request = Request { domain: "shop".to_owned(), descriptors: vec![login, user.clone()] };
+        let request = Request { domain: "shop".into(), descriptors: vec![login, user.clone()] };
         assert_eq!(made, Event::new(1_000, request));
         let team = event(&mapping, &[("t", "1"), ("REQ(x-user)", "ann"), ("REQ(x-team)", "a"), address]).unwrap();
         let with_team = descriptor(&[("user", "ann"), ("team", "a")], Ask::Take(1));

@@ -27,7 +27,7 @@ mod template;
 mod text;
 mod time;
 
-use crate::engine::descriptor::Request;
+use crate::engine::descriptor::{Request, Text};
 use crate::evaluate::Arrival;
 
 pub use format::{Format, FormatError};
@@ -56,7 +56,7 @@ impl Event {
 
     /// An event without a request. [`Requests::read_into`] replaces it, and then reuses its memory.
     pub fn empty() -> Event {
-        Event::new(0, Request { domain: String::new(), descriptors: Vec::new() })
+        Event::new(0, Request { domain: Text::default(), descriptors: Vec::new() })
     }
 }
 

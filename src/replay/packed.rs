@@ -2,6 +2,8 @@
 //! `Request` is spread over several allocations. Those of a decision log are packed whole; a
 //! [`Mapping`](super::mapping::Mapping) needs only the parts that differ from line to line.
 
+use crate::engine::descriptor::Text;
+
 /// The number that represents a missing part.
 const MISSING: u64 = u64::MAX;
 
@@ -59,7 +61,7 @@ impl Packed {
     }
 
     /// Reads the next text into `text`, which becomes empty if the text is missing.
-    pub(super) fn text_into(&mut self, text: &mut String) {
+    pub(super) fn text_into(&mut self, text: &mut Text) {
         text.clear();
         text.push_str(self.text().unwrap_or_default());
     }

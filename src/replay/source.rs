@@ -399,7 +399,7 @@ mod tests {
         let mut requests = Requests::new(logs.iter().map(log).collect(), reading)?;
         let mut all = Vec::new();
         while let Some(Event { at_ms, request, .. }) = requests.next_event()? {
-            all.push((at_ms, request.descriptors[0].entries[0].value.clone()));
+            all.push((at_ms, request.descriptors[0].entries[0].value.to_string()));
         }
         Ok((all, requests.read()))
     }

@@ -378,7 +378,7 @@ mod tests {
     }
 
     fn check(key: usize, limit: Limit, ask: Ask, role: Role) -> Check {
-        let entries = [Entry { key: "k".into(), value: key.to_string() }];
+        let entries = [Entry { key: "k".into(), value: key.to_string().into() }];
         let key_of = Key::new("", "d", &entries, |_| None, &limit, Origin::Rule);
         Check { role, descriptor: key, ..Check::new(key_of, limit, ask) }
     }

@@ -847,12 +847,12 @@ async fn neither_a_lease_nor_a_known_denial_answers_by_the_old_number() {
 }
 
 fn entry(key: &str, value: &str) -> Entry {
-    Entry { key: key.to_owned(), value: value.to_owned() }
+    Entry { key: key.into(), value: value.into() }
 }
 
 fn request_of(user: &str) -> Request {
     let descriptor = Descriptor { entries: vec![entry("user", user)], ask: Ask::Take(1), limit: None };
-    Request { domain: "shop".to_owned(), descriptors: vec![descriptor] }
+    Request { domain: "shop".into(), descriptors: vec![descriptor] }
 }
 
 const SEVERAL: &str = "
@@ -904,7 +904,7 @@ proptest! {
         let (rules, options) = (rules(SEVERAL), PlanOptions::default());
         let descriptor = |key: &str, value: &str| Descriptor { entries: vec![entry(key, value)], ask, limit: None };
         let request = Request {
-            domain: "shop".to_owned(),
+            domain: "shop".into(),
             descriptors: vec![descriptor("user", user), descriptor("path", "/"), descriptor("none", "x")],
         };
         let bare = Plan::new(&options, &rules, &request, Names::default());

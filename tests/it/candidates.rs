@@ -60,14 +60,14 @@ fn shop(algorithm: Algorithm, number: u32) -> String {
 /// Returns the same requests, each with its own stream if the algorithm needs one.
 fn asking(algorithm: Algorithm, mut events: Vec<Event>) -> Vec<Event> {
     for (number, event) in events.iter_mut().enumerate().filter(|_| algorithm.has_holders()) {
-        let stream = Entry { key: "stream".into(), value: format!("s{number}") };
+        let stream = Entry { key: "stream".into(), value: format!("s{number}").into() };
         event.request.descriptors[0].entries.push(stream);
     }
     events
 }
 
 fn descriptor(key: &str, value: String, hits: u64) -> Descriptor {
-    Descriptor { entries: vec![Entry { key: key.into(), value }], ask: Ask::Take(hits), limit: None }
+    Descriptor { entries: vec![Entry { key: key.into(), value: value.into() }], ask: Ask::Take(hits), limit: None }
 }
 
 /// Requests of users, some with a path as well, with the time since the previous request.

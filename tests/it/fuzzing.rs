@@ -332,7 +332,9 @@ fn request(rng: &mut Rng, words: &[&str]) -> RateLimitRequest {
         _ => rng.u64(..5),
     };
     let descriptor = |rng: &mut Rng| RateLimitDescriptor {
-        entries: (0..rng.usize(..3)).map(|_| Entry { key: of(rng, "key"), value: of(rng, "value") }).collect(),
+        entries: (0..rng.usize(..3))
+            .map(|_| Entry { key: of(rng, "key").into(), value: of(rng, "value").into() })
+            .collect(),
         limit: (rng.usize(..8) == 0).then(|| RateLimitOverride {
             requests_per_unit: rng.u32(..) >> rng.u32(..32),
             unit: rng.i32(-1..9),
@@ -343,7 +345,7 @@ fn request(rng: &mut Rng, words: &[&str]) -> RateLimitRequest {
     };
     let descriptors = (0..rng.usize(..5)).map(|_| descriptor(rng)).collect();
     let hits_addend = if rng.bool() { 0 } else { rng.u32(..) >> rng.u32(..32) };
-    RateLimitRequest { domain: of(rng, "domain"), descriptors, hits_addend }
+    RateLimitRequest { domain: of(rng, "domain").into(), descriptors, hits_addend }
 }
 
 /// Sends a request, and checks the response.
@@ -426,6 +428,91 @@ fn every_request_is_decided_or_refused() {
         judge(service, &runtime, request);
         if *asked > 500 {
             services.remove(&chosen);
+        }
+    });
+}
+
+/// The messages of a request as prost generates them.
+mod generated {
+    use tollgate::wire::rate_limit_descriptor::RateLimitOverride;
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub(super) struct RateLimitRequest {
+        #[prost(string, tag = "1")]
+        domain: String,
+        #[prost(message, repeated, tag = "2")]
+        descriptors: Vec<RateLimitDescriptor>,
+        #[prost(uint32, tag = "3")]
+        hits_addend: u32,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    struct RateLimitDescriptor {
+        #[prost(message, repeated, tag = "1")]
+        entries: Vec<Entry>,
+        #[prost(message, optional, tag = "2")]
+        limit: Option<RateLimitOverride>,
+        #[prost(message, optional, tag = "3")]
+        hits_addend: Option<u64>,
+        #[prost(bool, tag = "4")]
+        is_negative_hits: bool,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    struct Entry {
+        #[prost(string, tag = "1")]
+        key: String,
+        #[prost(string, tag = "2")]
+        value: String,
+    }
+}
+
+/// Unknown groups in one another, about as many as prost reads.
+fn nested_groups(rng: &mut Rng) -> Vec<u8> {
+    let depth = rng.usize(94..104);
+    [vec![0x7b; depth], vec![0x7c; depth]].concat()
+}
+
+/// A request with unknown fields in some of its messages.
+fn extended_request(rng: &mut Rng) -> Vec<u8> {
+    fn field(tag: u8, message: &[u8], rest: &[u8]) -> Vec<u8> {
+        let mut out = vec![tag << 3 | 2];
+        prost::encode_length_delimiter(message.len() + rest.len(), &mut out).unwrap();
+        [&out, message, rest].concat()
+    }
+    let mut asked = request(rng, WORDS);
+    let unknown = |rng: &mut Rng| if rng.usize(..4) == 0 { nested_groups(rng) } else { Vec::new() };
+    let descriptors: Vec<_> = asked
+        .descriptors
+        .drain(..)
+        .flat_map(|mut descriptor| {
+            let entries =
+                descriptor.entries.drain(..).flat_map(|entry| field(1, &entry.encode_to_vec(), &unknown(rng)));
+            let entries: Vec<u8> = entries.collect();
+            let rest = [entries, unknown(rng)].concat();
+            field(2, &descriptor.encode_to_vec(), &rest)
+        })
+        .collect();
+    [asked.encode_to_vec(), descriptors, unknown(rng)].concat()
+}
+
+#[test]
+fn a_request_is_read_as_prost_reads_it() {
+    fuzz(60_000, |rng| {
+        let mut bytes = if rng.bool() { extended_request(rng) } else { request(rng, WORDS).encode_to_vec() };
+        if rng.bool() {
+            damage(rng, &mut bytes);
+        }
+        let expected = generated::RateLimitRequest::decode(&bytes[..]);
+        let read = RateLimitRequest::decode(&bytes[..]);
+        let (first, last) = bytes.split_at(rng.usize(..=bytes.len()));
+        assert_eq!(RateLimitRequest::decode(prost::bytes::Buf::chain(first, last)), read, "in two pieces: {bytes:?}");
+        match (read, expected) {
+            (Ok(read), Ok(expected)) => {
+                assert_eq!(read.encoded_len(), expected.encoded_len(), "{bytes:?}");
+                assert_eq!(read.encode_to_vec(), expected.encode_to_vec(), "{bytes:?}");
+            }
+            (read, expected) => assert_eq!(read.err(), expected.err(), "{bytes:?}"),
         }
     });
 }

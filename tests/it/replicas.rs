@@ -45,7 +45,7 @@ fn checks(period: Duration, hits: std::ops::Range<u64>) -> Vec<Check> {
         for hits in hits.clone() {
             for is_penalized in [false, true] {
                 let entries = [("hits", hits.to_string()), ("penalized", is_penalized.to_string())];
-                let entries = entries.map(|(key, value)| Entry { key: key.to_owned(), value });
+                let entries = entries.map(|(key, value)| Entry { key: key.into(), value: value.into() });
                 let key = |origin| Key::new("", "shop", &entries, |_| None, &limit, origin);
                 let penalized = Penalized { key: key(Origin::Rule).of_penalty(&penalty), penalty };
                 let penalty = is_penalized.then_some(penalized);

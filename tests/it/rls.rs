@@ -6,7 +6,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3 as envoy;
 use prost::Message;
 use support::tollgate::{Tollgate, descriptor, request};
 use tollgate::wire::details::{DescriptorDetails, Details, LimitDetails};
-use tollgate::wire::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{Entry, RateLimitOverride};
+use tollgate::wire::rate_limit_descriptor::{Entry, RateLimitOverride};
 use tollgate::wire::rate_limit_response::rate_limit::Unit;
 use tollgate::wire::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 use tollgate::wire::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};

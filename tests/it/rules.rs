@@ -73,7 +73,7 @@ fn files_in(folder: &str) -> Vec<PathBuf> {
 fn find<'r>(rules: &'r Rules, domain: &str, entries: &str) -> Option<&'r Rule> {
     let entry = |entry: &str| {
         let (key, value) = entry.split_once('=').unwrap();
-        Entry { key: key.to_owned(), value: value.to_owned() }
+        Entry { key: key.into(), value: value.into() }
     };
     rules.find(rules.domain(domain).unwrap(), &entries.split('|').map(entry).collect::<Vec<_>>())
 }

@@ -224,7 +224,7 @@ async fn the_counters_of_many_keys_are_read_for_one_client_at_a_time() {
     let observing = Observing { heavy_hitters, ..Observing::default() };
     let limiter = Arc::new(observed_limiter(Arc::clone(&store), &metrics, &observing));
     for user in 0..USERS {
-        let entry = Entry { key: "user".into(), value: user.to_string() };
+        let entry = Entry { key: "user".into(), value: user.to_string().into() };
         let descriptor = Descriptor { entries: vec![entry], ask: Ask::Take(1), limit: None };
         let request = Request { domain: "shop".into(), descriptors: vec![descriptor] };
         let deadlines = Deadlines { store: tokio::time::Instant::now() + support::SOON, caller: None };

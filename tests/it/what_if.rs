@@ -45,7 +45,7 @@ fn shop(algorithm: Algorithm, number: u32, period_ms: u64) -> String {
 }
 
 fn descriptor(key: &str, value: String, hits: u64) -> Descriptor {
-    Descriptor { entries: vec![Entry { key: key.into(), value }], ask: Ask::Take(hits), limit: None }
+    Descriptor { entries: vec![Entry { key: key.into(), value: value.into() }], ask: Ask::Take(hits), limit: None }
 }
 
 fn of(descriptors: Vec<Descriptor>) -> Request {
@@ -212,7 +212,8 @@ proptest! {
             let number: usize = user[1..].parse().unwrap();
             event.request.descriptors.truncate(1);
             let others = [number.is_multiple_of(2).then_some("path"), number.is_multiple_of(3).then_some("plan")];
-            event.request.descriptors.extend(others.into_iter().flatten().map(|key| descriptor(key, user.clone(), 1)));
+            let others = others.into_iter().flatten().map(|key| descriptor(key, user.to_string(), 1));
+            event.request.descriptors.extend(others);
             event
         };
         let events: Vec<Event> = events.into_iter().map(own).collect();

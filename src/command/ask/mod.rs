@@ -64,7 +64,8 @@ pub(crate) struct Ask {
 #[tokio::main(flavor = "current_thread")]
 pub(crate) async fn run(ask: Ask) -> anyhow::Result<ExitCode> {
     let descriptors = descriptors(&ask)?;
-    let request = RateLimitRequest { domain: ask.domain.clone(), descriptors: descriptors.clone(), hits_addend: 0 };
+    let request =
+        RateLimitRequest { domain: ask.domain.as_str().into(), descriptors: descriptors.clone(), hits_addend: 0 };
     let mut request = tonic::Request::new(request);
     // The service learns the deadline as well. As with Envoy, it denies at once a request that would be delayed for
     // longer.

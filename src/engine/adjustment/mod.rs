@@ -360,7 +360,7 @@ mod tests {
     #[test]
     fn a_target_moves_no_cursor() {
         let (domain, text) = ("a\n".to_owned(), "\u{1b}[2J".to_owned());
-        let entries = vec![Entry { key: text.clone(), value: text.clone() }];
+        let entries = vec![Entry { key: (&text).into(), value: (&text).into() }];
         for target in [
             Target::Domain(domain.clone()),
             Target::Rule { domain: domain.clone(), rule: text },

@@ -220,7 +220,7 @@ mod tests {
 
     fn prefixed(prefix: &str, domain: &str, entries: &[(String, String)], shared: Option<usize>) -> Key {
         let entries: Vec<Entry> =
-            entries.iter().map(|(key, value)| Entry { key: key.clone(), value: value.clone() }).collect();
+            entries.iter().map(|(key, value)| Entry { key: key.into(), value: value.into() }).collect();
         Key::new(prefix, domain, &entries, |level| (shared == Some(level)).then_some("a*"), &limit(), Origin::Rule)
     }
 
@@ -296,7 +296,7 @@ mod tests {
             algorithm in prop::sample::select(Algorithm::ALL), start_s in 0..100_000_u64,
         ) {
             let entries = |entries: &[(String, String)]| -> Vec<Entry> {
-                entries.iter().map(|(key, value)| Entry { key: key.clone(), value: value.clone() }).collect()
+                entries.iter().map(|(key, value)| Entry { key: key.into(), value: value.into() }).collect()
             };
             let minute = Duration::from_secs(60);
             let limit = Limit::new(algorithm, 5, minute, Options::default()).unwrap();

@@ -186,7 +186,7 @@ pub struct State {
 /// Returns the request to explain: one hit of each descriptor. `limit` is a limit that the request sets.
 pub fn request(domain: &str, descriptors: Vec<Vec<Entry>>, limit: Option<Override>) -> Request {
     let descriptor = |entries| Descriptor { entries, ask: Ask::Take(1), limit };
-    Request { domain: domain.to_owned(), descriptors: descriptors.into_iter().map(descriptor).collect() }
+    Request { domain: domain.into(), descriptors: descriptors.into_iter().map(descriptor).collect() }
 }
 
 /// Returns, for each descriptor of a request, a short description of how it misses the rules; `None` if a rule matches.
@@ -226,7 +226,7 @@ impl Explanation {
         });
         let descriptors = descriptors.collect();
         let mut explanation = Explanation {
-            domain: request.domain.clone(),
+            domain: request.domain.to_string(),
             at: rules.domain(&request.domain).and_then(|domain| At::of(rules, domain.place)),
             descriptors,
             answer: Verdict::Unknown,

@@ -165,11 +165,11 @@ fn step(level: &Level, node: &Node, entry: &Entry) -> Step {
     let (node_words, by) = if is_it(key.and_then(|key| key.values.get(entry.value.as_str()))) {
         (Named { key: &entry.key, value: Some(&entry.value) }.to_string(), MatchedBy::Value)
     } else if is_it(key.and_then(|key| key.default.as_deref())) {
-        (entry.key.clone(), MatchedBy::Key)
+        (entry.key.to_string(), MatchedBy::Key)
     } else {
         let patterns = key.map_or(&[][..], |key| &key.patterns).iter().chain(&level.patterns);
         let pattern = patterns.into_iter().find(|pattern| ptr::eq(&raw const pattern.node, node));
-        (pattern.map_or_else(|| entry.key.clone(), ToString::to_string), MatchedBy::Wildcard)
+        (pattern.map_or_else(|| entry.key.to_string(), ToString::to_string), MatchedBy::Wildcard)
     };
     Step { node: node_words, by, place: node.place }
 }
@@ -254,7 +254,7 @@ impl<'r> Search<'r, '_> {
         }
         others.sort_unstable_by_key(|(order, ..)| *order);
         let mut others: Vec<_> = others.into_iter().map(|(_, name, node)| (name, node)).collect();
-        others.extend(key.and_then(|key| Some((entry.key.clone(), key.default.as_deref()?))));
+        others.extend(key.and_then(|key| Some((entry.key.to_string(), key.default.as_deref()?))));
         others.retain(|(_, node)| !ptr::eq(*node, winner));
         others
     }
@@ -302,9 +302,9 @@ impl<'r> Search<'r, '_> {
                 if !level.keys.contains_key(&*other) {
                     continue;
                 }
-                other_entry.key = other.into_owned();
+                other_entry.key = other.into();
             } else {
-                other_entry.value = other.into_owned();
+                other_entry.value = other.into();
             }
             if let Some(node) = self.find(level, &other_entry) {
                 let found = step(level, node, &other_entry).node;

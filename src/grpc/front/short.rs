@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn a_body_is_one_message() {
-        let asked = RateLimitRequest { domain: "shop".to_owned(), ..RateLimitRequest::default() };
+        let asked = RateLimitRequest { domain: "shop".into(), ..RateLimitRequest::default() };
         let bytes = asked.encode_to_vec();
         assert_eq!(request(&body(0, bytes.len(), &bytes), 100).unwrap(), asked);
         let code = |body: &[u8]| request(body, 100).unwrap_err().code();
@@ -115,14 +115,14 @@ mod tests {
     #[test]
     fn a_refund_is_told_without_decoding_it() {
         let descriptor = |is_negative_hits| RateLimitDescriptor {
-            entries: vec![Entry { key: "user".to_owned(), value: " \u{1}".to_owned() }],
+            entries: vec![Entry { key: "user".into(), value: " \u{1}".into() }],
             hits_addend: Some(1),
             is_negative_hits,
             ..RateLimitDescriptor::default()
         };
         for (given, expected) in [(&[][..], false), (&[false, false], false), (&[false, true], true)] {
             let descriptors = given.iter().map(|is_negative| descriptor(*is_negative)).collect();
-            let request = RateLimitRequest { domain: " \u{1}".to_owned(), descriptors, hits_addend: 1 };
+            let request = RateLimitRequest { domain: " \u{1}".into(), descriptors, hits_addend: 1 };
             let bytes = request.encode_to_vec();
             assert_eq!(is_refund(&body(0, bytes.len(), &bytes)), expected, "{given:?}");
         }

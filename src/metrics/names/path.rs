@@ -48,7 +48,7 @@ impl StatPath {
         let levels = levels(rule).zip(entries).enumerate().map(|(level, (own, Entry { key, value }))| {
             match rule.stat_name(level) {
                 StatName::Rule => own,
-                StatName::Value if value.is_empty() => key.clone(),
+                StatName::Value if value.is_empty() => key.to_string(),
                 StatName::Value | StatName::AnyValue => format!("{key}_{value}"),
             }
         });
@@ -58,7 +58,7 @@ impl StatPath {
     /// Returns the path of a limit that a request sends; without entries it has one level, which is empty.
     pub(in crate::metrics) fn of_override(domain: &str, entries: &[Entry]) -> StatPath {
         let level = |Entry { key, value }: &Entry| match value.is_empty() {
-            true => Cow::Owned(key.clone()),
+            true => Cow::Owned(key.to_string()),
             false => Cow::Owned(format!("{key}_{value}")),
         };
         let nameless = entries.is_empty().then_some(Cow::Borrowed(""));

@@ -273,7 +273,8 @@ mappings:
     }
 
     fn ask(metrics: &Metrics, (of_rules, rules): &(RuleMetrics, Rules), entries: &[(&str, u8)]) {
-        let entries = entries.iter().map(|(key, value)| Entry { key: (*key).into(), value: format!("{key}-{value}") });
+        let entries =
+            entries.iter().map(|(key, value)| Entry { key: (*key).into(), value: format!("{key}-{value}").into() });
         let entries = std::iter::once(Entry { key: "route".into(), value: "a".into() }).chain(entries).collect();
         let descriptors = vec![Descriptor { entries, ask: Ask::Take(1), limit: None }];
         let request = Request { domain: "shop".into(), descriptors };

@@ -474,7 +474,8 @@ descriptors:
             world.ask(&[("report", "all"), ("stream", stream)], 1);
         }
         let entries = |key: HeavyKey| {
-            let entries = key.entries.unwrap().into_iter().map(|entry| (entry.key, entry.value));
+            let entries =
+                key.entries.unwrap().into_iter().map(|entry| (entry.key.to_string(), entry.value.to_string()));
             (entries.collect::<Vec<_>>(), key.hits)
         };
         let mut found: Vec<_> = world.top(By::Hits).into_iter().map(entries).collect();
@@ -486,7 +487,7 @@ descriptors:
         ];
         assert_eq!(found, expected);
         let counters = |entries: &[(String, String)]| {
-            let entry = |(key, value): &(String, String)| Entry { key: key.clone(), value: value.clone() };
+            let entry = |(key, value): &(String, String)| Entry { key: key.into(), value: value.into() };
             let descriptor = Descriptor { entries: entries.iter().map(entry).collect(), ask: Ask::Peek, limit: None };
             let request = Request { domain: "shop".into(), descriptors: vec![descriptor] };
             let options = PlanOptions::default();

@@ -133,8 +133,7 @@ fn joined<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> String {
 }
 
 fn split(text: &str) -> impl Iterator<Item = Entry> {
-    form_urlencoded::parse(text.as_bytes())
-        .map(|(key, value)| Entry { key: key.into_owned(), value: value.into_owned() })
+    form_urlencoded::parse(text.as_bytes()).map(|(key, value)| Entry { key: key.into(), value: value.into() })
 }
 
 /// Returns each level of a rule, if the rule specifies it completely.

@@ -84,7 +84,7 @@ mod tests {
     use crate::engine::descriptor::{Descriptor, Entry};
 
     fn request(user: u8) -> Request {
-        let entry = Entry { key: "user".into(), value: format!("u{user}") };
+        let entry = Entry { key: "user".into(), value: format!("u{user}").into() };
         let descriptor = Descriptor { entries: vec![entry], ask: Ask::Take(1), limit: None };
         Request { domain: "shop".into(), descriptors: vec![descriptor] }
     }

@@ -80,7 +80,7 @@ fn counter(domain: &str, entries: &[(&str, &str)]) -> String {
 }
 
 fn key(prefix: &str, domain: &str, entries: &[(&str, &str)], shared: Option<usize>, limit: &Limit) -> String {
-    let entry = |(key, value): &(&str, &str)| Entry { key: (*key).to_owned(), value: (*value).to_owned() };
+    let entry = |(key, value): &(&str, &str)| Entry { key: (*key).into(), value: (*value).into() };
     let entries: Vec<Entry> = entries.iter().map(entry).collect();
     let pattern = |level| (shared == Some(level)).then_some("a*");
     Key::new(prefix, domain, &entries, pattern, limit, Origin::Rule).as_str().to_owned()

@@ -85,7 +85,7 @@ impl Client<'_> {
     async fn do_step(&self, step: &Step, domain: &str) -> Expected {
         if let Some(descriptors) = &step.ask {
             let descriptors = descriptors.iter().map(descriptor).collect();
-            let request = RateLimitRequest { domain: domain.to_owned(), descriptors, hits_addend: step.hits };
+            let request = RateLimitRequest { domain: domain.into(), descriptors, hits_addend: step.hits };
             let mut client = RateLimitServiceClient::new(self.channel.clone());
             return match client.should_rate_limit(request).await {
                 Ok(response) => answered(&response.into_inner()),
@@ -162,7 +162,7 @@ fn short_descriptor(text: &str) -> RateLimitDescriptor {
 }
 
 fn entry(key: &str, value: &str) -> Entry {
-    Entry { key: key.to_owned(), value: value.to_owned() }
+    Entry { key: key.into(), value: value.into() }
 }
 
 fn answered(response: &RateLimitResponse) -> Expected {

@@ -184,7 +184,7 @@ impl Judge {
         self.counts.see("left", 1);
         self.story.push(format!("{number} left"));
         for one in &request.descriptors {
-            self.left.insert((one.entries[0].key.clone(), one.entries[0].value.clone()));
+            self.left.insert((one.entries[0].key.to_string(), one.entries[0].value.to_string()));
         }
     }
 

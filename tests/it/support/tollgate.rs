@@ -239,7 +239,7 @@ fn send(port: u16, line: &str, headers: &[(&str, &str)], body: &[u8]) -> (u16, S
 /// A request of these descriptors.
 pub fn request(domain: &str, descriptors: &[&[(&str, &str)]]) -> RateLimitRequest {
     RateLimitRequest {
-        domain: domain.to_owned(),
+        domain: domain.into(),
         descriptors: descriptors.iter().map(|entries| descriptor(entries)).collect(),
         hits_addend: 0,
     }
@@ -247,9 +247,7 @@ pub fn request(domain: &str, descriptors: &[&[(&str, &str)]]) -> RateLimitReques
 
 /// A descriptor of these entries.
 pub fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
-    let entry = |(key, value): &(&str, &str)| rate_limit_descriptor::Entry {
-        key: (*key).to_owned(),
-        value: (*value).to_owned(),
-    };
+    let entry =
+        |(key, value): &(&str, &str)| rate_limit_descriptor::Entry { key: (*key).into(), value: (*value).into() };
     RateLimitDescriptor { entries: entries.iter().map(entry).collect(), ..RateLimitDescriptor::default() }
 }

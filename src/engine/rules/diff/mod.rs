@@ -13,7 +13,7 @@ use std::hash::BuildHasher as _;
 use hashbrown::{DefaultHashBuilder, HashTable};
 
 use crate::check::{Key, Origin};
-use crate::descriptor::Entry;
+use crate::descriptor::{Entry, Text};
 use crate::rules::{Allowance, Defaults, LimitConfig, Rule, RuleLimit, Rules};
 
 pub use summary::{Summary, Totals};
@@ -335,7 +335,7 @@ fn reached<'r>(rules: &'r Rules, like: &Rule, request: &[Entry]) -> Option<&'r R
 /// Returns a descriptor that matches the rule, unless an earlier rule has a wildcard that matches it, too.
 pub fn example(rule: &Rule) -> Vec<Entry> {
     // A value that a rule has only by chance.
-    let filled = |text: &str| text.replace('*', "any-0b9a918f");
+    let filled = |text: &str| Text::from(text.replace('*', "any-0b9a918f"));
     let levels = rule.keys_and_values();
     levels.map(|(key, value)| Entry { key: filled(key), value: filled(value.unwrap_or("*")) }).collect()
 }

@@ -21,7 +21,7 @@ pub(crate) fn entries_in(slot: Option<u16>) -> Vec<Entry> {
     let Some(slot) = slot else { return Vec::new() };
     // On average, one key in 16,384 is in the slot.
     let numbers = std::iter::successors(Some(NonZeroU32::MIN), |number| number.checked_add(1));
-    let entry = |number: NonZeroU32| Entry { key: "slot".to_owned(), value: number.to_string() };
+    let entry = |number: NonZeroU32| Entry { key: "slot".into(), value: number.to_string().into() };
     numbers.map(entry).find(|entry| of(&tagged(entry)) == slot).into_iter().collect()
 }
 
