@@ -139,6 +139,12 @@ const FLOODS: &[(&str, Frames)] = &[
         let none = frame(WINDOW_UPDATE, 0, stream, &0_u32.to_be_bytes());
         [frame(HEADERS, END_HEADERS, stream, &call(RATE_LIMIT)), none].concat()
     }),
+    ("messages of reset calls", |turn| {
+        let stream = 2 * turn + 1;
+        let reset = frame(RESET, 0, stream, &8_u32.to_be_bytes());
+        let message = frame(DATA, END_STREAM, stream, &[]);
+        [frame(HEADERS, END_HEADERS, stream, &call(RATE_LIMIT)), reset, message].concat()
+    }),
     ("CONTINUATION", |turn| match turn {
         0 => frame(HEADERS, 0, 1, &call(RATE_LIMIT)),
         _ => frame(CONTINUATION, 0, 1, b"\0\x01a\x10aaaaaaaaaaaaaaaa"),

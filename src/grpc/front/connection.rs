@@ -229,8 +229,10 @@ impl<C: Default> Connection<C> {
 
     /// Resets a stream with an error in its frames.
     fn fault<'i>(&mut self, stream: u32, reason: Reason) -> Option<Event<'i, C>> {
-        // Clients that do not know the bound yet exceed it without fault.
-        self.errors += u32::from(reason != Reason::RefusedStream);
+        // Clients that do not know the bound yet exceed it without fault. grpc-java sends the messages of some calls
+        // after their RST_STREAM: many over a connection's life, and each as cheap to answer as a PING.
+        let is_closed = reason == Reason::StreamClosed && !self.streams.contains_key(&stream);
+        self.errors += u32::from(reason != Reason::RefusedStream && !is_closed);
         if self.errors > MAX_ERRORS {
             self.fail(Reason::EnhanceYourCalm);
             return None;

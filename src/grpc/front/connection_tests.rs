@@ -271,6 +271,20 @@ fn more_streams_than_allowed_are_refused_and_do_not_count_as_errors() {
 }
 
 #[test]
+fn messages_behind_the_reset_of_their_calls_are_no_errors_of_the_client() {
+    let mut connection = begun();
+    for call in 0..5_000 {
+        let stream = 2 * call + 1;
+        let cancelled = a_frame(kind::RST_STREAM, 0, stream, &[0, 0, 0, 8]);
+        let message = a_frame(kind::DATA, flag::END_STREAM, stream, b"late");
+        sent(&mut connection, &[open(stream, 0), cancelled, message].concat());
+        // RFC 9113, section 5.1.
+        assert_eq!(take(&mut connection)[0], format!("RST_STREAM {stream} {}", Reason::StreamClosed as u32));
+        assert!(!connection.has_failed());
+    }
+}
+
+#[test]
 fn a_client_with_too_many_errors_is_let_go() {
     let mut connection = begun();
     let mut frames = Vec::new();
