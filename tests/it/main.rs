@@ -15,6 +15,7 @@ mod candidates;
 mod causes;
 mod changes;
 mod check;
+mod clients;
 mod cluster;
 mod concurrency;
 mod conformance;

@@ -60,6 +60,15 @@ impl Envoy {
 
     /// The same with another file.
     pub fn start_from(file: &str, tollgate: u16, changes: &[(&str, &str)]) -> Envoy {
+        Envoy::start_by(&binary(), file, tollgate, changes)
+    }
+
+    /// Starts another Envoy than the usual one.
+    pub fn start_binary(binary: &Path, tollgate: u16) -> Envoy {
+        Envoy::start_by(binary, "deploy/envoy/envoy.yaml", tollgate, &[Envoy::LONG_TIMEOUT])
+    }
+
+    fn start_by(binary: &Path, file: &str, tollgate: u16, changes: &[(&str, &str)]) -> Envoy {
         let folder = tempfile::tempdir().unwrap();
         // Each listener takes a free port, which is then queried; the stand-in for the service uses a socket instead.
         let stand_in = format!("pipe: {{ path: {} }}", folder.path().join("stand-in.sock").display());
@@ -82,7 +91,7 @@ impl Envoy {
         fs::write(folder.path().join("envoy.yaml"), config).unwrap();
 
         let log = fs::File::create(folder.path().join("log")).unwrap();
-        let process = Command::new(binary())
+        let process = Command::new(binary)
             .current_dir(folder.path())
             .args(["--config-path", "envoy.yaml", "--admin-address-path", "admin", "--log-level", "warn"])
             // Several instances on one machine would otherwise take each other for a previous process.
@@ -91,7 +100,7 @@ impl Envoy {
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()
-            .unwrap_or_else(|error| panic!("cannot run {}: {error}: {INSTALL}", binary().display()));
+            .unwrap_or_else(|error| panic!("cannot run {}: {error}: {INSTALL}", binary.display()));
         let agent = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .proxy(None) // whatever the environment has for the world outside
