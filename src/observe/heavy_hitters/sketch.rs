@@ -289,6 +289,8 @@ mod tests {
         const THREADS: u64 = 16;
         const HITS: u64 = 100_000;
         let sketch = Sketch::new(1, OWNER);
+        // Hits that wait while a thread holds the bucket count for keys that have a count.
+        sketch.add(OWNER, print(0), 1, || "0".to_owned());
         std::thread::scope(|scope| {
             for thread in 0..THREADS {
                 let sketch = &sketch;
@@ -304,7 +306,7 @@ mod tests {
         let counts = sketch.counts();
         let hot = counts.heaviest.iter().find(|heavy| heavy.print == print(0)).unwrap();
         let counted = f64::from(hot.hits) / (THREADS * HITS * 9 / 10) as f64;
-        assert!(counted > 0.99 && counted <= 1.0, "{counted} of its hits are counted");
+        assert!(counted > 0.99 && counted <= 1.0 + 1e-6, "{counted} of its hits are counted");
     }
 
     #[test]
