@@ -95,10 +95,10 @@ pub fn print(stage: &Stage, part: &str) {
 impl Group {
     fn print(&self, stage: &Stage) {
         println!(
-            "\n| {} | memory store: server CPU, decisions/s | | Redis store: server CPU, decisions/s | Redis CPU |",
+            "\n| {} | memory store: server CPU, decisions/s | Redis store: server CPU, decisions/s | Redis CPU |",
             self.name
         );
-        println!("{}|", "|---".repeat(5));
+        println!("{}|", "|---".repeat(4));
         let (memory, redis) = (self.measure(stage, false), self.measure(stage, true));
         let mut disturbed = 0;
         for (place, (name, _)) in self.cases.iter().enumerate() {

@@ -29,7 +29,7 @@ pub(super) const READ: usize = 16 * 1024;
 const MAX_OUTPUT: usize = 64 * 1024;
 /// Time after which a poll decides no more calls, as soon as the clock is read: those that are decided are answered,
 /// and other connections have their turn.
-const POLL_TIME: Duration = Duration::from_millis(1);
+const POLL_TIME: Duration = Duration::from_micros(500);
 /// Memory for output that a silent connection keeps.
 const KEPT_OUTPUT: usize = 1_024;
 
