@@ -275,7 +275,6 @@ impl<IO: AsyncRead + AsyncWrite + Incoming + Unpin, A: Answer> Driver<IO, A> {
     /// Takes frames until the time of a poll that began at `start` is over. What is left is for the next poll, or the
     /// next read.
     fn take(&mut self, input: &[u8], start: Instant) {
-        instant::share_again();
         let mut rest = input;
         self.is_interrupted = false;
         while !self.is_interrupted
