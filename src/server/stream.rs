@@ -51,38 +51,6 @@ pub enum Stream {
     Tls(Box<TlsStream<Plain>>),
 }
 
-impl Incoming for Plain {
-    fn waiting(&self) -> u64 {
-        match self {
-            Plain::Tcp(stream) => stream.waiting(),
-            Plain::Unix(stream) => stream.waiting(),
-        }
-    }
-
-    fn wake_at_input(&self, cx: &mut Context<'_>) {
-        match self {
-            Plain::Tcp(stream) => stream.wake_at_input(cx),
-            Plain::Unix(stream) => stream.wake_at_input(cx),
-        }
-    }
-}
-
-impl Incoming for Stream {
-    fn waiting(&self) -> u64 {
-        match self {
-            Stream::Plain(plain) => plain.waiting(),
-            Stream::Tls(tls) => tls.waiting(),
-        }
-    }
-
-    fn wake_at_input(&self, cx: &mut Context<'_>) {
-        match self {
-            Stream::Plain(plain) => plain.wake_at_input(cx),
-            Stream::Tls(tls) => tls.wake_at_input(cx),
-        }
-    }
-}
-
 impl Accepted {
     /// Registers the connection with the current runtime.
     ///
@@ -105,9 +73,25 @@ impl fmt::Display for Peer {
     }
 }
 
-/// Implements reading and writing for an enum of two kinds of connection.
+/// Implements reading, writing and what waits for an enum of two kinds of connection.
 macro_rules! either {
     ($kind:ident: $one:path, $other:path) => {
+        impl Incoming for $kind {
+            fn waiting(&self) -> u64 {
+                match self {
+                    $one(one) => one.waiting(),
+                    $other(other) => other.waiting(),
+                }
+            }
+
+            fn wake_at_input(&self, cx: &mut Context<'_>) {
+                match self {
+                    $one(one) => one.wake_at_input(cx),
+                    $other(other) => other.wake_at_input(cx),
+                }
+            }
+        }
+
         impl AsyncRead for $kind {
             fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
                 match self.get_mut() {
