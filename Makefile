@@ -85,7 +85,7 @@ deny: ## hold the dependencies to deny.toml: licences, where they come from, kno
 	scripts/test-tools.sh cargo-deny
 	scripts/deny.sh
 
-bench: ## measure what a request costs, beside the least that it could: docs/performance.md, some twelve minutes once it is built
+bench: ## measure what a request costs, beside the least that it could: docs/measurements.md, some twelve minutes once it is built
 	scripts/test-tools.sh
 	cargo bench --locked --no-run --bench service --bench allocations
 	@cargo bench --locked --quiet --bench service

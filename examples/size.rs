@@ -1,4 +1,4 @@
-//! What a million counters and a million rules take: the figures of `docs/performance.md` about size.
+//! What a million counters and a million rules take: the figures of `docs/measurements-memory.md` about size.
 //!
 //! `cargo run --release --example size` measures memory and look-up times. `-- churn SECONDS PERIOD` creates
 //! 200,000 counters per second with new names, which live for PERIOD seconds, and prints their number and the longest

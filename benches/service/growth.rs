@@ -1,5 +1,5 @@
 //! How the cost of a decision grows with connections, calls, descriptors and rules, and by TLS. `make bench-growth`
-//! prints the table of `docs/performance.md`.
+//! prints the table of `docs/measurements-load.md`.
 
 use std::fmt::Write as _;
 use std::sync::Barrier;

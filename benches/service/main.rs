@@ -1,5 +1,5 @@
 //! The cost of Tollgate, compared with the minimum possible cost: `make bench` prints the table of
-//! `docs/performance.md`.
+//! `docs/measurements.md`.
 //!
 //! ```text
 //! rows        the rows of the table: figure, target, measurement

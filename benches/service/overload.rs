@@ -1,5 +1,6 @@
 //! Overload: goodput and latency by offered load, the memory of the server meanwhile, and its shutdown. `make
-//! bench-overload` prints the tables of `docs/performance.md` and draws its picture; `make bench` measures one load.
+//! bench-overload` prints the tables of `docs/measurements-load.md` and draws the picture of `docs/performance.md`;
+//! `make bench` measures one load.
 //!
 //! Goodput is the number of calls decided in time; answers by failure modes are not included. The peak is the largest
 //! goodput at any load. If a refused call costs `r` times what a decision costs, a server that refuses at once whatever
