@@ -293,10 +293,10 @@ fn every_case_expects_something() {
     }
 }
 
-/// The page on migrating has every difference that a case shows, and no other.
+/// The page on differences has every difference that a case shows, and no other.
 #[test]
 fn the_page_lists_every_difference_and_every_flaw() {
-    let page = std::fs::read_to_string("docs/migrating.md").unwrap();
+    let page = std::fs::read_to_string("docs/differences.md").unwrap();
     let marked = |mark: fn(&Case) -> &Option<String>| -> BTreeSet<String> {
         case::files().iter().flat_map(|(_, file)| &file.cases).filter_map(|case| mark(case).clone()).collect()
     };

@@ -65,7 +65,7 @@ pub struct Case {
     pub tollgate: Otherwise,
     /// ID of a flaw of the reference, which answers differently.
     pub flaw: Option<String>,
-    /// ID of an intended difference of Tollgate: see docs/migrating.md.
+    /// ID of an intended difference of Tollgate: see docs/differences.md.
     pub differs: Option<String>,
     /// Name of a missing feature, because of which Tollgate answers differently.
     pub pending: Option<String>,
