@@ -124,8 +124,8 @@ pub struct ListenerSettings {
         value_parser = streams)]
     pub grpc_max_concurrent_streams: u32,
 
-    /// What speaks HTTP/2 on the gRPC port. front is a server for small calls, which takes a fraction of the processor
-    /// time; hyper is a general server, for clients that front does not get on with.
+    /// HTTP/2 server of the gRPC port. front is made for small calls and takes a fraction of the CPU time; hyper is a
+    /// general server, for clients that have trouble with front.
     #[arg(long, env = "GRPC_TRANSPORT", value_name = "SERVER", default_value = "front", help_heading = "Listeners",
         value_parser = named(&Transport::ALL, Transport::name))]
     pub grpc_transport: Transport,
