@@ -1,4 +1,4 @@
-//! How much each algorithm admits, by simulation: the table of `docs/algorithms.md`.
+//! How much each algorithm admits, by simulation: the table of `docs/algorithms-in-detail.md`.
 //!
 //! Every algorithm meets the same traffic as a log of exact times does, which never lets more than the number pass in
 //! any interval of one period and never refuses where that would hold. Two figures come of it: what the algorithm

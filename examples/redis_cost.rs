@@ -1,4 +1,4 @@
-//! What a decision costs Redis, and what a counter holds: the last two tables of `docs/algorithms.md`.
+//! What a decision costs Redis, and what a counter holds: the tables of costs in `docs/algorithms-in-detail.md`.
 //!
 //! `cargo run --release --example redis_cost -- redis://localhost:6379` uses that Redis, which should have no other
 //! load and no valuable data: usage pages are left behind. With `sizes` only the second table is printed, for counters

@@ -1,5 +1,5 @@
-//! `docs/algorithms.md` and `docs/recipes.md` are correct: the table is the result of the simulation, and the rules do
-//! what the page says. The same for the log fields and engines in `docs/running.md`.
+//! `docs/algorithms-in-detail.md` and `docs/recipes.md` are correct: the table is the result of the simulation, and the
+//! rules do what the page says. The same for the log fields and engines in `docs/running.md`.
 
 #[path = "../../examples/admission.rs"]
 mod admission;
@@ -22,8 +22,8 @@ fn rules() -> BTreeMap<String, String> {
 
 #[test]
 fn the_table_of_what_is_admitted_is_current() {
-    let hint = "put what `cargo run --release --example admission` prints into docs/algorithms.md";
-    let page = std::fs::read_to_string("docs/algorithms.md").unwrap();
+    let hint = "put what `cargo run --release --example admission` prints into docs/algorithms-in-detail.md";
+    let page = std::fs::read_to_string("docs/algorithms-in-detail.md").unwrap();
     assert!(page.contains(&admission::table()), "{hint}:\n{}", admission::table());
 }
 
