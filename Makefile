@@ -23,7 +23,7 @@ test-hyper: ## run the tests of the gRPC port with the other server of HTTP/2 (G
 	TOLLGATE_TEST_TRANSPORT=hyper cargo test --locked --no-fail-fast --test it -- \
 		batching:: ending:: floods:: health:: overload:: rls:: room:: starting:: tls:: unix:: wrong_port::
 
-engines: ## run what asks a Redis against every engine of docs/running.md: half an hour (installs them at the first run; on x86_64)
+engines: ## run what asks a Redis against every engine of docs/redis.md: half an hour (installs them at the first run; on x86_64)
 	scripts/test-tools.sh openssl envoy
 	scripts/engines.sh
 

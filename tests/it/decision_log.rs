@@ -318,12 +318,10 @@ fn a_setting_of_a_log_that_is_off_is_told_to_do_nothing() {
     }
 }
 
-/// The names in the first column of the table in this section of the page on running it.
+/// The names in the first column of the table of fields on the page about the decision log.
 fn explained() -> BTreeSet<String> {
-    let page = fs::read_to_string("docs/running.md").unwrap();
-    let (_, section) = page.split_once("\n## The decision log\n").unwrap();
-    let (section, _) = section.split_once("\n## ").unwrap();
-    let (_, table) = section.split_once("| field |").unwrap();
+    let page = fs::read_to_string("docs/decision-log.md").unwrap();
+    let (_, table) = page.split_once("| field |").unwrap();
     let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
     let names = rows.flat_map(|row| row.split('|').nth(1).unwrap().split(", "));
     names.map(|name| name.trim().trim_matches('`').to_owned()).collect()

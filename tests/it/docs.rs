@@ -1,5 +1,5 @@
 //! `docs/algorithms-in-detail.md` and `docs/recipes.md` are correct: the table is the result of the simulation, and the
-//! rules do what the page says. The same for the log fields and engines in `docs/running.md`.
+//! rules do what the page says. The same for the log fields in `docs/observing.md` and the engines in `docs/redis.md`.
 
 #[path = "../../examples/admission.rs"]
 mod admission;
@@ -38,7 +38,7 @@ fn fields(call: &str) -> Vec<String> {
 
 #[test]
 fn every_field_of_the_log_is_explained() {
-    let page = std::fs::read_to_string("docs/running.md").unwrap();
+    let page = std::fs::read_to_string("docs/observing.md").unwrap();
     let (_, logs) = page.split_once("## Logs").unwrap();
     let (table, _) = logs.split_once("\n## ").unwrap();
     let explained = |name: &String| {
@@ -52,7 +52,7 @@ fn every_field_of_the_log_is_explained() {
                 let fields = fields(call);
                 all += fields.len();
                 let unexplained: Vec<_> = fields.into_iter().filter(|name| !explained(name)).collect();
-                assert!(unexplained.is_empty(), "{}: {unexplained:?}, see docs/running.md", file.display());
+                assert!(unexplained.is_empty(), "{}: {unexplained:?}, see docs/observing.md", file.display());
             }
         }
     }
@@ -159,8 +159,8 @@ fn every_warning_and_error_of_the_log_has_its_row_in_operations() {
 #[test]
 fn the_engines_that_are_told_are_those_that_make_engines_runs() {
     let read = |path: &Path| std::fs::read_to_string(path).unwrap();
-    let (page, script) = (read(Path::new("docs/running.md")), read(Path::new("scripts/engines.sh")));
-    let (_, table) = page.split_once("### Engines").unwrap();
+    let (page, script) = (read(Path::new("docs/redis.md")), read(Path::new("scripts/engines.sh")));
+    let (_, table) = page.split_once("## Engines").unwrap();
     let (table, _) = table.split_once("\n## ").unwrap();
     let rows = table.lines().filter_map(|row| row.strip_prefix("| ")).skip(1).filter(|row| !row.starts_with("---"));
     let (_, without_tls) = script.split_once("# Built without TLS.").unwrap();

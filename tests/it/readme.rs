@@ -8,7 +8,7 @@ use support::tollgate::Tollgate;
 
 #[tokio::test]
 async fn the_commands_that_they_name_are_all_that_a_user_of_redis_needs() {
-    let page = std::fs::read_to_string("docs/running.md").unwrap();
+    let page = std::fs::read_to_string("docs/redis.md").unwrap();
     let (_, sentence) = page.split_once("Its user needs ").unwrap();
     let (commands, _) = sentence.split_once(" on keys").unwrap();
     let commands: Vec<String> =
