@@ -2,10 +2,10 @@
 # pinned and kept up to date; no list of users, since nothing in it asks for one; the public authorities for TLS are in the binary.
 #
 #   make image                             builds the binaries and, with buildah or podman, both kinds of machine in one list
-#   docker build --tag tollgate .          in an unpacked release, where the binary is: needs no toolchain
-#   docker run -p 8081:8081 -v "$PWD/config/rules:/rules:ro" tollgate --rules /rules
+#   docker build --tag tollgate:0.1.0 .    in an unpacked release, where the binary is: needs no toolchain
+#   docker run -p 8081:8081 -v "$PWD/config/rules:/rules:ro" tollgate:0.1.0 --rules /rules
 #
-# There are no rules in it. Without RULES or --rules, or the reference's RUNTIME_ROOT, it says so and ends: a service that
+# It has no rules. Without RULES or --rules (or RUNTIME_ROOT, as for envoyproxy/ratelimit) it says so and ends: a service that
 # limits nothing because a mount was forgotten is worse than one that does not start.
 FROM scratch
 LABEL org.opencontainers.image.title="Tollgate" \

@@ -33,6 +33,7 @@ e2e: ## make what a release has, and try it as its users would; ask clients in G
 	$(MAKE) dist
 	cargo test --locked --test it -- --ignored clients:: floods:: dist:: xds:: rolling:: drivers::real deploy:: browser::
 	deploy/image/try.sh
+	scripts/release/try.sh
 	$(MAKE) conformance-reference
 	$(MAKE) engines
 

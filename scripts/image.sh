@@ -1,10 +1,15 @@
 #!/usr/bin/env bash
-# Builds the image `tollgate` from the binaries of `make dist`, with CONTAINER: buildah or podman make one list of images for both
-# kinds of machine, docker an image for its own. `IMAGE=name:tag` names it otherwise, SOURCE=address says where its sources are.
+# Builds the image tollgate:VERSION from the binaries of `make dist`, with CONTAINER: buildah or podman make one list of images for
+# both kinds of machine, docker an image for its own.
+#
+#   IMAGE=name:tag    another name
+#   SOURCE=address    where the sources are, for the image's labels
+#   SAVE=folder       saves the list there as well (buildah and podman, and skopeo)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-readonly container=${CONTAINER:-docker} image=${IMAGE:-tollgate}
+version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
+readonly version container=${CONTAINER:-docker} image=${IMAGE:-tollgate:$version} save=${SAVE:-}
 : "${SOURCE_DATE_EPOCH:?use make image, which says what time the files get}"
 declare -rA targets=([amd64]=x86_64-unknown-linux-musl [arm64]=aarch64-unknown-linux-musl)
 
@@ -27,8 +32,7 @@ context() {
 }
 
 labels() {
-    local label version revision
-    version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
+    local label revision
     revision=$(git rev-parse HEAD 2>/dev/null || true)
     for label in version="$version" revision="$revision" source="${SOURCE:-}" \
         created="$(date --utc --date "@$SOURCE_DATE_EPOCH" +%Y-%m-%dT%H:%M:%SZ)"; do
@@ -50,3 +54,11 @@ for machine in "${machines[@]}"; do
     "$container" build --quiet --format docker --platform "linux/$machine" --timestamp "$SOURCE_DATE_EPOCH" \
         --manifest "$image" "${labels[@]}" "$(context "$machine")"
 done
+if [[ -n $save ]]; then
+    rm -rf "$save" "$save.plain"
+    # Version 2, schema 2 is Docker's format again.
+    "$container" manifest push --quiet --all --format v2s2 "$image" "dir:$save.plain"
+    # Compressed here and not at each push, so that the digest is known before anything is published.
+    skopeo copy --quiet --all --dest-compress "dir:$save.plain" "dir:$save"
+    rm -rf "$save.plain"
+fi

@@ -27,7 +27,9 @@
 #   helm, kustomize  target/tools/bin/..., from their source, by Go, for the same
 #   kubernetes       target/tools/kubernetes, what Kubernetes and the Prometheus operator take, from Go modules, for the same
 #   buildah, qemu    system packages, for the same: they build the image, and run what is built for another kind of machine
+#   skopeo, registry the same, for the same: they copy images, and stand for the registry that a release goes to
 #   `shellcheck`     the same, for the same
+#   cosign           target/tools/bin/cosign, from its source, by Go, for the same and for a release: it signs
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -38,6 +40,7 @@ readonly grpcurl=github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.4
 readonly ghz=github.com/bojand/ghz/cmd/ghz@v0.93.0
 readonly helm=helm.sh/helm/v3/cmd/helm@v3.22.0
 readonly kustomize=sigs.k8s.io/kustomize/kustomize/v5@v5.8.1
+readonly cosign=github.com/sigstore/cosign/v3/cmd/cosign@v3.1.3
 readonly kubernetes=k8s.io/kubernetes@v1.37.2
 readonly prometheus_operator=github.com/prometheus-operator/prometheus-operator@v0.85.0
 # What @latest was: the last one that the Go module proxy has.
@@ -166,6 +169,8 @@ helm() { go_tool helm "$helm" version --short; }
 
 kustomize() { go_tool kustomize "$kustomize" version; }
 
+cosign() { go_tool cosign "$cosign" help; }
+
 # In the place of files that a cluster would hand out: the types of Kubernetes, and those that the operator adds.
 kubernetes() {
     local place=$tools/kubernetes-${kubernetes##*@}-${prometheus_operator##*@} folder=$tools/download
@@ -278,6 +283,17 @@ buildah() {
     # Who is not root has other users only by it.
     have newuidmap || install_package uidmap "newuidmap is missing and there is no apt-get: install it"
     say "$(command buildah --version)"
+}
+
+skopeo() {
+    have skopeo || install_package skopeo "skopeo is missing and there is no apt-get: install it"
+    say "$(command skopeo --version)"
+}
+
+registry() {
+    have docker-registry ||
+        install_package docker-registry "docker-registry is missing and there is no apt-get: install Distribution's registry"
+    say "registry: $(docker-registry --version)"
 }
 
 qemu() {

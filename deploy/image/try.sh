@@ -7,6 +7,8 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 readonly most_bytes=24000000
+version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
+readonly version image=localhost/tollgate:$version
 
 fail() {
     echo "FAILED: $*" >&2
@@ -36,7 +38,7 @@ printf '[storage]\ndriver = "vfs"\ngraphroot = "%s"\nrunroot = "%s"\n' "$work/st
 
 step "both kinds of machine in one list"
 make --no-print-directory image CONTAINER=buildah
-machines=$(buildah manifest inspect tollgate | sed -n 's/.*"architecture": "\(.*\)".*/\1/p' | sort | paste --serial --delimiters ' ')
+machines=$(buildah manifest inspect "$image" | sed -n 's/.*"architecture": "\(.*\)".*/\1/p' | sort | paste --serial --delimiters ' ')
 [[ $machines == "amd64 arm64" ]] || fail "the list has: $machines"
 
 # value OF: of the image's configuration.
@@ -44,7 +46,7 @@ value() { buildah inspect --type container --format "{{.Docker.Config.$1}}" "$2"
 
 for machine in $machines; do
     step "$machine: the binary alone, labelled, for nobody in particular, with a health check"
-    container=$(buildah from --pull-never --arch "$machine" localhost/tollgate)
+    container=$(buildah from --pull-never --arch "$machine" "$image")
     root=$(buildah mount "$container")
     files=$(cd "$root" && find . -type f | paste --serial --delimiters ' ')
     [[ $files == ./bin/tollgate ]] || fail "it has more: $files"
@@ -68,11 +70,11 @@ for machine in $machines; do
     echo "$bytes bytes, user $(value User "$container")"
 done
 
-container=$(buildah from --pull-never localhost/tollgate)
+container=$(buildah from --pull-never "$image")
 in_container() { buildah run "$container" -- /bin/tollgate "$@"; }
 
 step "Envoy Gateway and Envoy AI Gateway start it, with their environments, mounts and users"
-started=$(buildah from --pull-never localhost/tollgate)
+started=$(buildah from --pull-never "$image")
 TOLLGATE_TEST_IMAGE=$(buildah mount "$started") cargo test --locked --test it -- --ignored drivers::the_image
 
 step "without rules it says what is missing"

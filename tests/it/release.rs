@@ -303,3 +303,51 @@ fn the_image_has_no_base_or_one_that_cannot_change() {
         assert!(text.contains(&format!("org.opencontainers.image.{label}=\"{value}\"")), "{label} is not {value}");
     }
 }
+
+/// Every file that starts the image names it as `make image` does, so that what was built is what runs.
+#[test]
+fn the_image_has_one_name_everywhere() {
+    let version = env!("CARGO_PKG_VERSION");
+    let script = fs::read_to_string("scripts/image.sh").unwrap();
+    assert!(script.contains("image=${IMAGE:-tollgate:$version}"), "{script}");
+    let tracked = git(Path::new("."), &["ls-files", "deploy/*.yaml", "docs/*.md", "deploy/*.md", "README.md"]);
+    let mut named = BTreeSet::new();
+    for path in tracked.lines().chain(["Dockerfile"]) {
+        let text = fs::read_to_string(path).unwrap();
+        for line in text.lines() {
+            let words: Vec<_> = line.split_whitespace().collect();
+            let value = |key: &str| words.windows(2).find(|pair| pair[0] == key).map(|pair| pair[1].trim_matches('"'));
+            let Some(image) = value("image:").or_else(|| value("--tag")) else { continue };
+            let name = image.rsplit('/').next().unwrap();
+            if name == "tollgate" || name.starts_with("tollgate:") {
+                assert_eq!(name, format!("tollgate:{version}"), "{path}: {line}");
+                named.insert(path);
+            }
+        }
+    }
+    for path in ["deploy/compose.yaml", "deploy/kustomize/base/tollgate.yaml", "docs/install.md", "Dockerfile"] {
+        assert!(named.contains(path), "{path} does not name the image: {named:?}");
+    }
+    let yaml = |path| serde_saphyr::from_str::<Value>(&fs::read_to_string(path).unwrap()).unwrap();
+    let (values, chart) = (yaml("deploy/helm/tollgate/values.yaml"), yaml("deploy/helm/tollgate/Chart.yaml"));
+    assert_eq!((&values["image"]["repository"], &values["image"]["tag"]), (&"tollgate".into(), &"".into()));
+    assert_eq!((&chart["appVersion"], &chart["version"]), (&version.into(), &version.into()));
+}
+
+/// What is signed in a release is what `make e2e` has tried: the workflow calls the same scripts.
+#[test]
+fn the_release_runs_the_scripts_that_are_tried() {
+    let workflow = fs::read_to_string(".github/workflows/release.yml").unwrap();
+    let tried = fs::read_to_string("scripts/release/try.sh").unwrap();
+    for script in fs::read_dir("scripts/release").unwrap().map(|entry| entry.unwrap().file_name()) {
+        let script = script.to_str().unwrap().to_owned();
+        if script != "try.sh" {
+            assert!(workflow.contains(&format!("scripts/release/{script}")), "the workflow does not run {script}");
+            assert!(tried.contains(&format!("/{script}")), "make e2e does not run {script}");
+        }
+    }
+    for made in ["target/dist", "target/dist-image", "target/dist-chart", "target/publish/SHA256SUMS.sigstore.json"] {
+        assert!(workflow.contains(made), "{made} is not published");
+    }
+    assert!(fs::read_to_string("Makefile").unwrap().contains("\tscripts/release/try.sh\n"));
+}

@@ -17,6 +17,8 @@ const UNRUN: &[(&str, &str, Trial)] = &[
     ("docker", "a container needs a daemon", files),
     ("kubectl", "it needs a cluster", files),
     ("helm", "it needs a cluster, and `make e2e` renders the chart", files),
+    ("kind", "it needs a cluster", files),
+    ("cosign", "it asks for what a release has signed, and `make e2e` signs and checks one", cosign),
     ("grpcurl", "it is installed nowhere here", grpcurl),
 ];
 
@@ -69,6 +71,17 @@ fn cargo(words: &[&str]) {
 fn files(words: &[&str]) {
     for word in words.iter().filter(|word| word.starts_with("deploy/") || word.starts_with("config/")) {
         assert!(Path::new(word).exists(), "{word} is not there");
+    }
+}
+
+/// The workflow that must have signed is ours, and the bundle has the name of the published one.
+fn cosign(words: &[&str]) {
+    for identity in words.iter().filter_map(|word| word.strip_prefix("/OWNER/NAME/")) {
+        assert!(Path::new(identity.trim_end_matches('@')).exists(), "{identity} is not there");
+    }
+    let publish = fs::read_to_string("scripts/release/publish.sh").unwrap();
+    for pair in words.windows(2).filter(|pair| pair[0] == "--bundle") {
+        assert!(publish.contains(pair[1]), "{} is not published", pair[1]);
     }
 }
 
