@@ -4,6 +4,7 @@
 mod arguments;
 mod ask;
 mod completions;
+mod demo;
 mod environment;
 mod findings;
 mod live;
@@ -49,6 +50,7 @@ enum Command {
     ///
     /// Exits with 0 after SIGTERM or SIGINT, and with 1 if it cannot serve.
     Serve(Box<Settings>),
+    Demo(demo::Demo),
     Check(check::Check),
     Ask(ask::Ask),
     Explain(Box<explain::Explain>),
@@ -126,6 +128,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
     let done = match command {
         Command::Serve(_) => unreachable!("it has returned above"),
+        Command::Demo(demo) => demo::run(&demo),
         Command::Check(check) => check::run(&check),
         Command::Ask(ask) => ask::run(ask),
         Command::Explain(explain) => explain::run(*explain),

@@ -4,10 +4,11 @@ use std::io;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use tokio::sync::watch;
 
 use super::findings::Findings;
-use crate::server;
 use crate::server::watchdog::{FileOfSetting, Watchdog};
+use crate::server::{self, Addresses};
 use crate::settings::{Given, Settings};
 use crate::telemetry::{self, Logs};
 
@@ -31,7 +32,7 @@ pub(super) fn run(settings: Settings, findings: &Findings, begun: Begun) -> Exit
     if !findings.mistakes.is_empty() {
         return ExitCode::FAILURE;
     }
-    match run_to_the_end(settings, &logs, watchdog) {
+    match run_to_the_end(settings, &logs, watchdog, watch::Sender::new(None)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");
@@ -40,18 +41,19 @@ pub(super) fn run(settings: Settings, findings: &Findings, begun: Begun) -> Exit
     }
 }
 
-/// Runs the server on this thread. The server starts its own threads for calls.
-fn run_to_the_end(settings: Settings, logs: &Logs, watchdog: io::Result<Watchdog>) -> anyhow::Result<()> {
+/// Runs the server on this thread. The server starts its own threads for calls. `announced` gets its addresses.
+pub(super) fn run_to_the_end(
+    settings: Settings,
+    logs: &Logs,
+    watchdog: io::Result<Watchdog>,
+    announced: watch::Sender<Option<Addresses>>,
+) -> anyhow::Result<()> {
     let watchdog = watchdog.context("cannot watch for signals")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let done = runtime.block_on(serve(settings, logs, watchdog));
+    let done = runtime.block_on(server::serve(settings, logs.lost(), logs.events(), watchdog, announced));
     // A load in progress, or a disk that does not answer, must not delay the end.
     runtime.shutdown_background();
     done
-}
-
-async fn serve(settings: Settings, logs: &Logs, watchdog: Watchdog) -> anyhow::Result<()> {
-    server::serve(settings, logs.lost(), logs.events(), watchdog).await
 }
 
 fn tell(findings: &Findings) {

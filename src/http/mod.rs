@@ -12,6 +12,7 @@ mod explain;
 mod fleet;
 mod gate;
 mod health;
+mod index;
 mod json;
 mod metrics;
 mod top;
@@ -31,6 +32,7 @@ pub use connections::serve;
 pub use console::{About, Console};
 pub use debug::debug_router;
 pub use health::Health;
+pub use index::Availability;
 pub use json::JsonApi;
 pub use metrics::statistics_router;
 
@@ -50,7 +52,15 @@ pub struct Port<S> {
 
 /// Returns the paths of the port.
 pub fn router<S: Store>(port: Port<S>) -> Router {
-    let mut router = health::router(port.health.clone()).merge(metrics::router(Arc::clone(&port.metrics)));
+    let console = match (&port.admin, &port.console) {
+        (None, _) => Availability::NO_ADMIN_API,
+        (Some(_), None) => Availability::NO_CONSOLE,
+        (Some(_), Some(_)) => Availability::On,
+    };
+    let redis = port.console.as_ref().is_some_and(Console::has_redis);
+    let observing = port.admin.as_ref().map(|admin| admin.observed().clone());
+    let index = index::router(index::Parts { json: port.json.is_some(), observing, console, redis });
+    let mut router = index.merge(health::router(port.health.clone())).merge(metrics::router(Arc::clone(&port.metrics)));
     if let Some(json) = port.json {
         router = router.merge(json::router(json));
     }

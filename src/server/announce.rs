@@ -10,7 +10,7 @@ use tracing::field::display;
 
 use super::port::Address;
 use crate::engine::rules::Rules;
-use crate::http::Health;
+use crate::http::{Availability, Health};
 use crate::version;
 
 /// Names that gRPC's health check accepts: the empty name, the name of the service, and the name that
@@ -129,6 +129,17 @@ pub(super) struct Up {
     /// Where the statistics of `envoyproxy/ratelimit` are shown.
     pub(super) statistics: Option<SocketAddr>,
     pub(super) store: String,
+    pub(super) console: Availability,
+    pub(super) announced: watch::Sender<Option<Addresses>>,
+}
+
+/// The addresses of a process that is up.
+#[derive(Clone, Debug)]
+pub struct Addresses {
+    /// Address of gRPC.
+    pub grpc: Address,
+    /// Address of HTTP.
+    pub http: SocketAddr,
 }
 
 impl Up {
@@ -156,9 +167,32 @@ impl Up {
         tracing::info!(
             %grpc, %http, debug_port, prometheus, store, rules = count, domains, version, commit, "tollgate is up"
         );
+        match self.console {
+            Availability::On => {
+                let console = format!("http://{}/console", host_and_port(*http));
+                tracing::info!(console, "serving the console");
+            }
+            Availability::Off(why) => tracing::info!("no console: {why}"),
+        }
         if let Some(example) = example(rules, grpc, client_flags) {
             tracing::info!("try: {example}");
         }
+        self.announced.send_replace(Some(Addresses { grpc: grpc.clone(), http: *http }));
+    }
+}
+
+/// Returns the address as a client on this machine writes it.
+pub(super) fn host_and_port(address: SocketAddr) -> String {
+    match address.ip() {
+        ip if ip.is_unspecified() || ip.is_loopback() => format!("localhost:{}", address.port()),
+        _ => address.to_string(),
+    }
+}
+
+impl Addresses {
+    /// Returns the address of HTTP as a client on this machine writes it.
+    pub fn http_for_clients(&self) -> String {
+        host_and_port(self.http)
     }
 }
 

@@ -25,20 +25,26 @@ pub(super) fn start(settings: &Settings, metrics: &Arc<Metrics>) -> anyhow::Resu
     let options = options::candidates(settings, &sources)?;
     let candidates = Arc::new(Candidates::new(options, SystemClock, metrics.candidates()?));
     candidates.follow().context("cannot start the thread that compares candidate rules")?;
-    let loader = Loader::new(sources, settings.reading.load_options());
+    let built_in = &settings.candidates.files.built_in;
+    let loader = Loader::new(sources, settings.reading.load_options()).with_texts(built_in);
+    let asked = Arc::new(Notify::new());
+    if !built_in.is_empty() {
+        // They never change, so the watch alone would not read them.
+        asked.notify_one();
+    }
     let kept = Arc::clone(&candidates);
-    tokio::spawn(async move { keep(loader, &kept).await });
+    tokio::spawn(async move { keep(loader, &asked, &kept).await });
     Ok(Some(candidates))
 }
 
-async fn keep(loader: Loader, candidates: &Arc<Candidates>) -> Infallible {
+async fn keep(loader: Loader, asked: &Arc<Notify>, candidates: &Arc<Candidates>) -> Infallible {
     let (changes, mut changed) = mpsc::unbounded_channel();
     let panicked = |error: &JoinError| tracing::error!(%error, retry = ?RETRY, "a panic while reading candidate rules");
     let watch = supervise(panicked, || {
         let changes = changes.clone();
         // A fingerprint of no files differs from any file, so everything counts as changed.
         let nothing = Fingerprint::of(&Sources { paths: Vec::new() });
-        watch::watch(loader.clone(), nothing, Arc::new(Notify::new()), move |change| {
+        watch::watch(loader.clone(), nothing, Arc::clone(asked), move |change| {
             // The receiver is gone only if the process is ending.
             let _ = changes.send(change);
         })

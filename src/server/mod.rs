@@ -67,6 +67,7 @@ use crate::store::redis::topology::route::Route;
 use crate::store::timed::{OnAnswer, Timed};
 use crate::supervise::{self, RETRY, supervise};
 use crate::telemetry::Events;
+pub use announce::Addresses;
 use announce::{Serving, Up};
 use door::Door;
 use drain::Running;
@@ -84,7 +85,7 @@ use workers::Workers;
 const SHARED_CONNECTIONS: usize = 2;
 
 /// Serves until SIGTERM or SIGINT, and then until the calls in progress are answered. The metrics show the number of
-/// lost log lines, and the console shows the latest lines.
+/// lost log lines, and the console shows the latest lines. `announced` gets the addresses once rules are in force.
 ///
 /// # Errors
 /// If the process cannot start: wrong settings, a port in use, or wrong rules. While rules are read from files, only
@@ -94,6 +95,7 @@ pub async fn serve(
     lost_log_lines: impl Fn() -> u64 + Send + Sync + 'static,
     events: Events,
     watchdog: Watchdog,
+    announced: watch::Sender<Option<Addresses>>,
 ) -> anyhow::Result<()> {
     // Comes first: before this, a signal would end the process without draining.
     let (signals, hangups) = (Signals::new()?, Hangups::new()?);
@@ -141,6 +143,7 @@ pub async fn serve(
         decision_log,
         redis_history: Arc::default(),
         watchdog,
+        announced,
     };
     let metrics = Arc::clone(&parts.metrics);
     let on_answer: OnAnswer = Arc::new(move |error, took| metrics.record_store(error, took));
@@ -194,7 +197,8 @@ fn origin(settings: &Settings, metrics: &Metrics, hangups: Hangups) -> anyhow::R
     let force_start = settings.deciding.force_start_without_initial_config;
     Ok(match settings.rules.config_type {
         ConfigType::File => Origin::Files(Files {
-            loader: Loader::new(settings.rules.sources()?, settings.reading.load_options()),
+            loader: Loader::new(settings.rules.sources()?, settings.reading.load_options())
+                .with_texts(&settings.rules.built_in),
             wrong_at_first: if force_start { WrongAtFirst::Wait } else { WrongAtFirst::End },
             hangups,
         }),
@@ -317,6 +321,7 @@ struct Parts {
     decision_log: Option<Arc<DecisionLog>>,
     redis_history: Arc<RedisHistory>,
     watchdog: Watchdog,
+    announced: watch::Sender<Option<Addresses>>,
 }
 
 impl Parts {
@@ -331,6 +336,8 @@ impl Parts {
             debug: ports.debug.as_ref().map(TcpListener::local_addr).transpose()?,
             statistics: ports.statistics.as_ref().map(TcpListener::local_addr).transpose()?,
             store: store_name.to_owned(),
+            console: options::console(&settings),
+            announced: self.announced,
         };
         let about = (store_name, up.grpc.to_string(), files.is_some());
         let in_memory = matches!(shared.adjustments, AdjustmentStore::Memory(_));

@@ -7,6 +7,7 @@ use super::announce::Wants;
 use super::descriptors::Shares;
 use crate::engine::plan::PlanOptions;
 use crate::grpc::{ConnectionOptions, HeaderFormat, HeaderNames, Headers, RequestLimits, ServiceOptions};
+use crate::http::Availability;
 use crate::limiter::LimiterOptions;
 use crate::observe::Observers;
 use crate::observe::candidates::CandidateOptions;
@@ -15,6 +16,15 @@ use crate::observe::what_if::{WhatIf, WhatIfOptions};
 use crate::settings::{LogPlace, Settings, SettingsError};
 use crate::sources::files::load::Sources;
 use crate::store::memory::SystemClock;
+
+/// Returns whether the console is served, and if not, why.
+pub(super) fn console(settings: &Settings) -> Availability {
+    match (settings.listeners.admin_api, settings.listeners.console) {
+        (false, _) => Availability::NO_ADMIN_API,
+        (true, false) => Availability::NO_CONSOLE,
+        (true, true) => Availability::On,
+    }
+}
 
 pub(super) fn worker_threads(settings: &Settings) -> usize {
     let cores = || std::thread::available_parallelism().map_or(1, NonZero::get);
@@ -57,7 +67,10 @@ fn plan(settings: &Settings) -> PlanOptions {
 
 pub(super) fn candidates(settings: &Settings, sources: &Sources) -> Result<CandidateOptions, SettingsError> {
     Ok(CandidateOptions {
-        files: sources.paths.iter().map(|path| path.display().to_string()).collect(),
+        files: {
+            let texts = settings.candidates.files.built_in.iter().map(|text| &text.name);
+            sources.paths.iter().chain(texts).map(|path| path.display().to_string()).collect()
+        },
         plan: plan(settings),
         replicas: replicas(settings)?,
         sample: settings.candidates.candidate_sample,

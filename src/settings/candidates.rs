@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{share, whole};
-use crate::sources::files::load::Sources;
+use crate::sources::files::load::{NamedText, Sources};
 
 /// Files of candidate rules.
 #[derive(Args, Clone, Debug)]
@@ -15,6 +15,10 @@ pub struct CandidateFiles {
     /// commas.
     #[arg(long, env = "CANDIDATE_RULES", value_name = "PATH", value_delimiter = ',', help_heading = "Candidate rules")]
     pub candidate_rules: Vec<PathBuf>,
+
+    /// Rules in the binary, in addition to the files. Only `tollgate demo` has some.
+    #[arg(skip)]
+    pub built_in: Vec<NamedText>,
 }
 
 /// Settings of candidate rules: their files, and the cost of the comparison.
@@ -40,6 +44,7 @@ pub struct CandidateSettings {
 impl CandidateFiles {
     /// Returns the sources for the loader. `None` without candidates.
     pub fn sources(&self) -> Option<Sources> {
-        (!self.candidate_rules.is_empty()).then(|| Sources { paths: self.candidate_rules.clone() })
+        let is_any = !self.candidate_rules.is_empty() || !self.built_in.is_empty();
+        is_any.then(|| Sources { paths: self.candidate_rules.clone() })
     }
 }

@@ -9,7 +9,7 @@ use super::{SettingsError, named, switch, whole};
 use crate::engine::algorithm::Algorithm;
 use crate::engine::plan::{PlanOptions, Unknown};
 use crate::engine::rules::{Defaults, FailureMode, FixedWindows, Months};
-use crate::sources::files::load::{LoadOptions, MAX_FILE_BYTES, Sources};
+use crate::sources::files::load::{LoadOptions, MAX_FILE_BYTES, NamedText, Sources};
 
 /// Source of the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +57,10 @@ pub struct RulesSettings {
     /// Folder below RUNTIME_SUBDIRECTORY.
     #[arg(long, env = "RUNTIME_APPDIRECTORY", value_name = "PATH", default_value = "config", help_heading = "Rules")]
     pub runtime_appdirectory: String,
+
+    /// Rules in the binary, in place of files. Only `tollgate demo` has some.
+    #[arg(skip)]
+    pub built_in: Vec<NamedText>,
 }
 
 /// Settings that change the meaning of rules files: serving and checking must agree on them.
@@ -156,6 +160,9 @@ impl RulesSettings {
     pub fn sources(&self) -> Result<Sources, SettingsError> {
         if !self.rules.is_empty() {
             return Ok(Sources { paths: self.rules.clone() });
+        }
+        if !self.built_in.is_empty() {
+            return Ok(Sources::default());
         }
         // envoyproxy/ratelimit reads no files then, even if some are named.
         if self.config_type == ConfigType::GrpcXdsSotw {

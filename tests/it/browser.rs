@@ -1,9 +1,10 @@
 //! The console in a real Chromium: every page, light and dark, with and without Redis; no requests to other hosts, no
 //! errors, and no accessibility problems (axe). Needs Chromium: `make e2e`.
 //!
-//! TOLLGATE_SCREENSHOTS=1 replaces the pictures in docs/console.
+//! `make pictures` replaces the pictures in docs/console, which show `tollgate demo`.
 
 use crate::console::{RULES, TOKEN, ask, start};
+use crate::demo::Demo;
 use crate::support::chromium::Page;
 use crate::support::redis::Redis;
 use crate::support::tollgate::Tollgate;
@@ -85,9 +86,6 @@ fn every_page_shows_what_it_should_to_everybody() {
             must_be_accessible(&mut page, &format!("{name}, {scheme}, {size:?}"));
             let overflow = page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth");
             assert_eq!(overflow, false, "{name} is wider than {size:?}");
-            if std::env::var_os("TOLLGATE_SCREENSHOTS").is_some() && scheme == "light" && size.0 > 1000 {
-                keep(&page.picture(), name);
-            }
         }
         must_be_good(&page, &service);
     }
@@ -105,11 +103,49 @@ fn stricter_rules() -> TempDir {
     folder
 }
 
+/// Draws the pictures of the documentation, if `TOLLGATE_SCREENSHOTS` says how many seconds of traffic they show.
+#[test]
+#[ignore = "needs Chromium and takes minutes: make pictures"]
+fn pictures() {
+    let Some(seconds) = std::env::var("TOLLGATE_SCREENSHOTS").ok().and_then(|seconds| seconds.parse().ok()) else {
+        return;
+    };
+    let redis = Redis::start();
+    let demo = Demo::start(&["--redis-url", &redis.tcp_address()]);
+    let mut page = Page::open((1280, 900));
+    page.prefer("light");
+    page.go(&demo.link);
+    page.wait_for_text("Decisions per second");
+    std::thread::sleep(std::time::Duration::from_secs(seconds));
+    let hot = "domain=shop&entries=%5B%7B%22key%22%3A%22user%22%2C%22value%22%3A%22mia%22%7D%5D";
+    let sale = r#"{"effect": "scale", "share": "50%", "domain": "api", "who": "ann", "why": "a load test",
+        "for": "2h", "id": "load-test"}"#;
+    let shown = [
+        ("now", "now".to_owned(), "Instances that share the store", ""),
+        ("rules", "rules".to_owned(), "per-user", ""),
+        ("who", "who?by=denied".to_owned(), "user=mia", ""),
+        ("try", format!("try?{hot}"), "Its limits", ""),
+        ("candidates", "candidates".to_owned(), "user=", ""),
+        ("what-if", "what-if?domain=shop&rule=per-user".to_owned(), "Most denied keys with the new limit", ""),
+        ("redis", "redis".to_owned(), "Time of a decision in Redis", ""),
+        ("steer", "steer".to_owned(), "a load test", sale),
+    ];
+    for (name, hash, says, adjustment) in shown {
+        if !adjustment.is_empty() {
+            demo.adjust(adjustment);
+        }
+        page.evaluate(&format!("location.hash = '{hash}'"));
+        page.wait_for_text(says);
+        // Rates appear with the second answer.
+        std::thread::sleep(std::time::Duration::from_secs(5));
+        keep(&page.picture(), name);
+    }
+}
+
 /// Saves a picture for the documentation.
 fn keep(picture: &str, name: &str) {
     use base64::Engine as _;
     let bytes = base64::engine::general_purpose::STANDARD.decode(picture).unwrap();
-    std::fs::create_dir_all("docs/console").unwrap();
     std::fs::write(format!("docs/console/{name}.png"), bytes).unwrap();
 }
 
@@ -128,6 +164,21 @@ fn a_wrong_token_shows_nothing_and_a_right_one_can_be_forgotten() {
     page.evaluate("document.getElementById('leave').click()");
     page.wait_for_text("Enter the ADMIN_TOKEN of the service");
     assert_eq!(page.evaluate("sessionStorage.length"), 0);
+}
+
+#[test]
+#[ignore = "needs Chromium: make e2e"]
+fn a_link_with_a_token_signs_in_and_the_address_does_not_keep_it() {
+    let service = start(&[]);
+    let mut page = Page::open((1200, 800));
+    let token = TOKEN.replace(' ', "%20");
+    page.go(&format!("http://127.0.0.1:{}/console#token={token}", service.http_port));
+    page.wait_for_text("Decisions per second");
+    let place = page.evaluate("location.href + document.referrer");
+    assert_eq!(place, format!("http://127.0.0.1:{}/console", service.http_port));
+    must_be_good(&page, &service);
+    page.evaluate("location.hash = 'token=another-wrong-token'");
+    page.wait_for_text("does not accept this token");
 }
 
 #[test]

@@ -368,3 +368,32 @@ fn answers_to_administrators_are_kept_in_no_cache() {
         assert!(head.contains("\r\ncache-control: no-store"), "{path}: {head}");
     }
 }
+
+#[test]
+fn the_root_lists_the_paths_that_are_served_and_the_start_logs_the_console() {
+    let root = |service: &Tollgate, accept: &str| {
+        let (status, body) = service.send("GET", "/", &[("accept", accept)], b"");
+        assert_eq!(status, 200);
+        body
+    };
+    let without = Tollgate::start(RULES, &["JSON_API=false"]);
+    let text = root(&without, "*/*");
+    assert!(
+        text.contains("\n/metrics ") && text.contains("No console: set ADMIN_API=true and an ADMIN_TOKEN"),
+        "{text}"
+    );
+    assert!(!text.contains("/json") && !text.contains("/top") && !text.contains("<"), "{text}");
+    without.must_log("no console: set ADMIN_API=true and an ADMIN_TOKEN to serve it");
+
+    let service = start(&[]);
+    let html = root(&service, "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8");
+    assert!(html.starts_with("<!doctype html>") && html.contains("<a href=\"/console\">"), "{html}");
+    for line in root(&service, "*/*").lines().filter(|line| line.starts_with('/')) {
+        let path = line.split(' ').next().unwrap();
+        assert!(html.contains(path), "{path}");
+        assert_ne!(service.admin("GET", path, TOKEN).0, 404, "{path}");
+    }
+    let logged = service.must_log("serving the console");
+    assert_eq!(logged["console"], format!("http://localhost:{}/console", service.http_port));
+    start(&["CONSOLE=false"]).must_log("no console: CONSOLE is off");
+}

@@ -21,6 +21,7 @@ mod concurrency;
 mod conformance;
 mod console;
 mod counters;
+mod demo;
 mod denied;
 mod debug_port;
 mod decision_log;

@@ -2,8 +2,9 @@
 //! paths that the commands use.
 //!
 //! The page itself contains no data, and anyone may load it. It asks for the token, keeps it as long as its tab is
-//! open, and sends it in a header with each request. So no other site can make a browser send the token, and no link
-//! contains it. The page loads nothing from other sites, runs no script but its own, and cannot be framed.
+//! open, and sends it in a header with each request. So no other site can make a browser send the token. A link may end
+//! with `#token=TOKEN`, as that of `tollgate demo`: the browser sends this part to no server, and the page removes it
+//! from the address. The page loads nothing from other sites, runs no script but its own, and cannot be framed.
 
 pub mod data;
 mod live;
@@ -95,6 +96,11 @@ impl Console {
     /// Creates the console. Another task must record `history`; `events` are those of the process.
     pub fn new(history: Arc<History>, events: Events, about: About) -> Console {
         Console { history, events, about }
+    }
+
+    /// Returns whether counters are in Redis.
+    pub(super) fn has_redis(&self) -> bool {
+        self.about.redis.is_some()
     }
 }
 

@@ -76,6 +76,8 @@ pub fn check(sources: &Sources, texts: &[NamedText], options: &LoadOptions) -> R
 pub struct Loader {
     /// Files to load.
     pub sources: Sources,
+    /// Texts to load after the files.
+    texts: Arc<[NamedText]>,
     options: LoadOptions,
     progress: Arc<Mutex<Option<Progress>>>,
 }
@@ -134,7 +136,13 @@ impl Progress {
 impl Loader {
     /// Creates a loader of these files.
     pub fn new(sources: Sources, options: LoadOptions) -> Loader {
-        Loader { sources, options, progress: Arc::default() }
+        Loader { sources, texts: Arc::default(), options, progress: Arc::default() }
+    }
+
+    /// Loads these texts as well, after the files. They never change.
+    #[must_use]
+    pub fn with_texts(self, texts: &[NamedText]) -> Loader {
+        Loader { texts: texts.into(), ..self }
     }
 
     /// Returns the progress, or `None` if no load is running.
@@ -147,7 +155,7 @@ impl Loader {
     /// # Errors
     /// As [`load`]. They do not depend on which file is read first.
     pub fn load(&self, pace: Pace) -> Result<Loaded, RulesError> {
-        self.load_all(&[], Manifests::Refuse, pace)
+        self.load_all(&self.texts, Manifests::Refuse, pace)
     }
 
     fn load_all(&self, texts: &[NamedText], manifests: Manifests, pace: Pace) -> Result<Loaded, RulesError> {

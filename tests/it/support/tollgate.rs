@@ -222,7 +222,7 @@ pub fn get(port: u16, path: &str) -> (u16, String) {
 }
 
 /// The same of any request: its method and path.
-fn send(port: u16, line: &str, headers: &[(&str, &str)], body: &[u8]) -> (u16, String) {
+pub fn send(port: u16, line: &str, headers: &[(&str, &str)], body: &[u8]) -> (u16, String) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     write!(stream, "{line} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n").unwrap();
     for (name, value) in headers {

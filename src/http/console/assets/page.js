@@ -437,6 +437,16 @@ function enter() {
   go();
 }
 
+// Takes the token of a link that ends with #token=..., and removes it from the address. A browser sends this part of an
+// address to no server.
+function takeToken() {
+  const token = new URLSearchParams(location.hash.slice(1)).get('token');
+  if (!token) return false;
+  history.replaceState(null, '', location.pathname);
+  sessionStorage.setItem(TOKEN, token);
+  return true;
+}
+
 function leave(reason = '') {
   sessionStorage.removeItem(TOKEN);
   watching?.abort();
@@ -457,7 +467,7 @@ function leave(reason = '') {
 }
 
 addEventListener(REFUSED, () => leave(UNKNOWN));
-addEventListener('hashchange', () => sessionStorage.getItem(TOKEN) && go());
+addEventListener('hashchange', () => (takeToken() ? enter() : sessionStorage.getItem(TOKEN) && go()));
 addEventListener('keydown', (event) => {
   if (event.key !== '/' || /INPUT|TEXTAREA|SELECT/.test(document.activeElement?.tagName)) return;
   const search = document.querySelector('[data-search]');
@@ -466,5 +476,6 @@ addEventListener('keydown', (event) => {
   search.focus();
 });
 $('leave').addEventListener('click', () => leave());
+takeToken();
 if (sessionStorage.getItem(TOKEN)) enter();
 else leave();
