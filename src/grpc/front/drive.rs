@@ -68,13 +68,23 @@ pub(super) struct Driver<IO, A: Answer> {
     written: usize,
     /// Whether bytes were written that the connection may hold, as TLS does.
     is_unflushed: bool,
-    /// Whether all is sent, and only the end of the connection waits for the client.
-    is_closing: bool,
+    /// The end of the connection, once all is sent.
+    closing: Closing,
     alarm: Alarm,
     activity: Arc<Activity>,
     /// Whether a frame has come since that was last asked.
     has_read: bool,
     arrival: Arrival,
+}
+
+/// How far the end of a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Closing {
+    No,
+    /// Our side is being closed: TLS may have to wait for the client.
+    Ours,
+    /// Our side is closed, and the client's is awaited.
+    Theirs,
 }
 
 /// Why no more is read in a poll.
@@ -109,7 +119,7 @@ impl<IO: AsyncRead + AsyncWrite + Incoming + Unpin, A: Answer> Driver<IO, A> {
             is_interrupted: false,
             written: 0,
             is_unflushed: false,
-            is_closing: false,
+            closing: Closing::No,
             alarm: Alarm::new(),
             activity,
             has_read: false,
@@ -153,6 +163,9 @@ impl<IO: AsyncRead + AsyncWrite + Incoming + Unpin, A: Answer> Driver<IO, A> {
                 return Poll::Ready(ended);
             }
         }
+        if self.closing != Closing::No {
+            return self.close(cx);
+        }
         let Ok(reading) = self.receive() else { return Poll::Ready(Ended::Closed) };
         let sending = self.send(cx);
         if reading == Reading::Ended || matches!(sending, Poll::Ready(Err(_))) {
@@ -171,12 +184,9 @@ impl<IO: AsyncRead + AsyncWrite + Incoming + Unpin, A: Answer> Driver<IO, A> {
         if sending.is_pending() {
             self.alarm.set_unsent(self.unwritten());
         } else if self.connection.is_over() {
-            if Pin::new(&mut self.io).poll_shutdown(cx).is_ready() {
-                return Poll::Ready(Ended::Closed);
-            }
-            // The end of TLS may have to wait for the client, but not for long.
-            self.is_closing = true;
+            self.closing = Closing::Ours;
             self.alarm.set_unsent(0);
+            return self.close(cx);
         }
         if self.connection.unsent > 0 {
             self.alarm.set_unsent(self.unwritten());
@@ -186,6 +196,35 @@ impl<IO: AsyncRead + AsyncWrite + Incoming + Unpin, A: Answer> Driver<IO, A> {
             cx.waker().wake_by_ref();
         }
         Poll::Pending
+    }
+
+    /// Closes our side, and then reads until the client closes its side, for a turn at most. Input that arrives at a closed
+    /// socket resets the connection, and a client that notices the reset first loses the answers that it has not read:
+    /// grpc-java, which writes while it reads, lost calls of connections that had reached their age.
+    fn close(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
+        if self.alarm.poll_if_set(cx).is_ready() {
+            cx.waker().wake_by_ref();
+        }
+        if self.closing == Closing::Ours {
+            if ready!(Pin::new(&mut self.io).poll_shutdown(cx)).is_err() {
+                return Poll::Ready(Ended::Closed);
+            }
+            self.closing = Closing::Theirs;
+        }
+        self.arrival.begin();
+        let is_ended = INPUT.with_borrow_mut(|input| {
+            input.resize(HEAD + MAX_PAYLOAD + READ, 0);
+            match self.read(&mut input[..READ]) {
+                Ok(Poll::Ready(1..)) => {
+                    cx.waker().wake_by_ref();
+                    false
+                }
+                Ok(Poll::Pending) => false,
+                Ok(Poll::Ready(0)) | Err(_) => true,
+            }
+        });
+        self.arrival.drained();
+        if is_ended { Poll::Ready(Ended::Closed) } else { Poll::Pending }
     }
 
     /// Returns the number of bytes of output that are not written. Bytes that TLS holds count as one.
@@ -208,7 +247,7 @@ impl<IO: AsyncRead + AsyncWrite + Incoming + Unpin, A: Answer> Driver<IO, A> {
                     self.connection.output.shrink_to(KEPT_OUTPUT);
                 }
             }
-            Due::Unsent if self.is_closing => return Some(Ended::Closed),
+            Due::Unsent if self.closing != Closing::No => return Some(Ended::Closed),
             Due::Unsent => {
                 let (output, unsent) = (self.unwritten(), self.connection.unsent);
                 let is_overdue = self.connection.next_turn();
