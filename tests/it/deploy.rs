@@ -50,7 +50,11 @@ fn descriptors(config: &Value) -> Vec<String> {
         let (kind, action) = action.as_object().unwrap().iter().next().unwrap();
         match kind.as_str() {
             "remote_address" => kind.clone(),
-            "generic_key" | "header_value_match" => {
+            // A substitution is another value for each request.
+            "remote_address_match" if value("descriptor_value", action).starts_with('%') => {
+                value("descriptor_key", action).to_owned()
+            }
+            "generic_key" | "header_value_match" | "remote_address_match" => {
                 format!("{}={}", value("descriptor_key", action), value("descriptor_value", action))
             }
             _ => value("descriptor_key", action).to_owned(),
@@ -142,7 +146,12 @@ fn every_yaml_file_parses() {
 
 #[test]
 fn envoy_asks_about_what_the_example_rules_limit() {
-    let loaded = load(&Sources { paths: vec!["config/rules".into()] }, &LoadOptions::default()).unwrap();
+    let recipes = tempfile::tempdir().unwrap();
+    for domain in ["addresses", "mcp"] {
+        fs::write(recipes.path().join(domain).with_extension("yaml"), crate::recipes::of_the_page(domain)).unwrap();
+    }
+    let paths = vec!["config/rules".into(), recipes.path().to_owned()];
+    let loaded = load(&Sources { paths }, &LoadOptions::default()).unwrap();
     for file in yaml_files("deploy/envoy") {
         let envoy = &without_local_limits(&documents(file)[0]);
         assert_limited(&descriptors(envoy), &loaded, value("domain", envoy));

@@ -219,6 +219,15 @@ const SCENARIOS: &[Scenario] = &[
     ("bytes", &[("download-bytes", "ann")], &[(0, true), (1_500_000_000, false), (0, false)]),
     ("reports", &[("route", "reports"), ("stream", "a")], &[(2, true), (2, false)]),
     ("reports", &[("route", "reports"), ("stream", "b")], &[(1, true), (1, false)]),
+    ("addresses", &[("network", "office")], &[(6_000, true), (1, false)]),
+    ("addresses", &[("network", "elsewhere"), ("remote_address", "192.0.2.1")], &[(60, true), (1, false)]),
+    ("mcp", &[("agent", "ann"), ("method", "tools/call"), ("tool", "search")], &[(60, true), (1, false)]),
+    ("mcp", &[("agent", "ann"), ("method", "tools/call"), ("tool", "send_email")], &[(10, true), (1, false)]),
+    ("mcp", &[("session", "a"), ("method", "tools/call")], &[(500, true), (1, false)]),
+    ("mcp", &[("session", "a"), ("tool", "search")], &[(10, true), (1, false)]),
+    // There is room for a peek; it is the ban that denies it.
+    ("mcp", &[("session", "b"), ("tool", "search")], &[(11, false); 20]),
+    ("mcp", &[("session", "b"), ("tool", "search")], &[(0, false)]),
     ("queue", &[("queue", "mail")], &[(302, false), (1, true)]),
     ("gateway", &[("generic_key", "gateway")], &[(501, false), (500, true)]),
 ];

@@ -241,6 +241,71 @@ descriptors:
     }
 }
 
+/// The rules of docs/recipes.md for this domain.
+pub(crate) fn of_the_page(domain: &str) -> String {
+    let page = std::fs::read_to_string("docs/recipes.md").unwrap();
+    let mut blocks = page.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    blocks.find(|block| block.starts_with(&format!("domain: {domain}\n"))).unwrap().to_owned()
+}
+
+mod networks {
+    use super::*;
+
+    fn ask(envoy: &Envoy, address: &str) -> Answer {
+        envoy.ask("/", &[("x-forwarded-for", address)])
+    }
+
+    #[test]
+    fn an_office_shares_a_limit_others_have_their_own_and_private_networks_none() {
+        let rules = of_the_page("addresses").replace("_unit: 60}", "_unit: 2}").replace("_unit: 6000}", "_unit: 3}");
+        let (_tollgate, envoy) = start("deploy/envoy/addresses.yaml", &rules, &[]);
+        let statuses =
+            |addresses: &[&str]| -> Vec<u16> { addresses.iter().map(|address| ask(&envoy, address).status).collect() };
+        let office = ["203.0.113.1", "2001:db8::1", "203.0.113.255", "2001:db8:ffff::1"];
+        assert_eq!(statuses(&office), [200, 200, 200, 429]);
+        for address in ["203.0.114.1", "2001:db9::1", "11.0.0.1"] {
+            assert_eq!(statuses(&[address; 3]), [200, 200, 429], "{address}");
+        }
+        for address in ["10.1.2.3", "172.31.0.1", "192.168.1.1"] {
+            assert_eq!(ask(&envoy, address).header("x-ratelimit-limit"), None, "{address}");
+        }
+    }
+}
+
+mod tools_of_an_agent {
+    use serde_json::json;
+
+    use super::*;
+
+    fn call(envoy: &Envoy, session: &str, method: &str, tool: &str) -> u16 {
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": {"name": tool, "arguments": {}}});
+        envoy.post("/mcp", &[("x-agent", "ann"), ("mcp-session-id", session)], &body).status
+    }
+
+    #[test]
+    fn each_tool_has_its_limit_and_a_loop_ends() {
+        let rules = of_the_page("mcp").replace("period: 30s", "period: 1d").replace("within: 1m", "within: 1d");
+        let (_tollgate, envoy) = start("deploy/envoy/mcp.yaml", &rules, &[]);
+        let codes: Vec<u16> = (0..11).map(|_| call(&envoy, "a", "tools/call", "search")).collect();
+        assert_eq!(codes, [[200; 10].as_slice(), &[429]].concat(), "the loop");
+        assert_eq!(call(&envoy, "a", "tools/call", "fetch"), 200, "another tool");
+        assert_eq!(call(&envoy, "b", "tools/call", "search"), 200, "another session");
+        let codes: Vec<u16> = (0..11).map(|i| call(&envoy, &format!("s{i}"), "tools/call", "send_email")).collect();
+        assert_eq!(codes, [[200; 10].as_slice(), &[429]].concat(), "over all sessions");
+    }
+
+    #[test]
+    fn what_is_no_call_of_a_tool_is_not_limited() {
+        let rules = of_the_page("mcp").replace("_unit: 60}", "_unit: 0}").replace("_unit: 500}", "_unit: 0}");
+        let (_tollgate, envoy) = start("deploy/envoy/mcp.yaml", &rules, &[]);
+        let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
+        let headers = [("x-agent", "ann"), ("mcp-session-id", "a")];
+        assert_eq!(envoy.post("/mcp", &headers, &list).status, 200);
+        assert_eq!(envoy.ask("/mcp", &headers).status, 200, "a stream of the server's messages");
+        assert_eq!(call(&envoy, "a", "tools/call", "search"), 429);
+    }
+}
+
 mod a_consumer_of_a_queue {
     use super::*;
 

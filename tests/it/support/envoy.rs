@@ -140,6 +140,19 @@ impl Envoy {
         Answer { status: parts.status.as_u16(), headers: parts.headers }
     }
 
+    /// Posts a JSON body.
+    pub fn post(&self, path: &str, headers: &[(&str, &str)], body: &Value) -> Answer {
+        let mut request = self.agent.post(format!("http://127.0.0.1:{}{path}", self.port));
+        for (name, value) in [("content-type", "application/json")].iter().chain(headers) {
+            request = request.header(*name, *value);
+        }
+        let response =
+            request.send(body.to_string()).unwrap_or_else(|error| panic!("no answer: {error}: {}", self.log()));
+        let (parts, mut body) = response.into_parts();
+        body.read_to_string().unwrap();
+        Answer { status: parts.status.as_u16(), headers: parts.headers }
+    }
+
     /// The port that the system gave to the listener `front`, once it has.
     fn find_port(&self) -> Option<u16> {
         let admin = fs::read_to_string(self.folder.path().join("admin")).ok()?;
