@@ -26,7 +26,9 @@
 #   axe              target/tools/bin/axe.min.js, from a Python wheel, for the same: what hinders people in a page
 #   prometheus       prometheus and promtool, a system package, for `make e2e`
 #   helm, kustomize  target/tools/bin/..., from their source, by Go, for the same
-#   kubernetes       target/tools/kubernetes, what Kubernetes and the Prometheus operator take, from Go modules, for the same
+#   kubernetes       target/tools/kubernetes, what Kubernetes, the Prometheus operator, Envoy Gateway, Envoy AI Gateway, Istio and
+#                    Contour take, from Go modules, for the same
+#   egctl            target/tools/bin/egctl, Envoy Gateway's own translation of policies, from its source, by Go, for the same
 #   buildah, qemu    system packages, for the same: they build the image, and run what is built for another kind of machine
 #   skopeo, registry the same, for the same: they copy images, and stand for the registry that a release goes to
 #   `shellcheck`     the same, for the same
@@ -43,6 +45,10 @@ readonly helm=helm.sh/helm/v3/cmd/helm@v3.22.0
 readonly kustomize=sigs.k8s.io/kustomize/kustomize/v5@v5.8.1
 readonly cosign=github.com/sigstore/cosign/v3/cmd/cosign@v3.1.3
 readonly kubernetes=k8s.io/kubernetes@v1.37.2
+readonly envoy_gateway=github.com/envoyproxy/gateway@v1.9.1
+readonly ai_gateway=github.com/envoyproxy/ai-gateway@v1.0.0
+readonly istio=istio.io/api@v1.31.4
+readonly contour=github.com/projectcontour/contour@v1.33.8
 readonly prometheus_operator=github.com/prometheus-operator/prometheus-operator@v0.85.0
 # What @latest was: the last one that the Go module proxy has.
 readonly ratelimit=github.com/envoyproxy/ratelimit/src/service_cmd@${RATELIMIT_VERSION:-v1.4.1-0.20260122083618-3fb702589d36}
@@ -181,17 +187,30 @@ cosign() { go_tool cosign "$cosign" help; }
 
 # In the place of files that a cluster would hand out: the types of Kubernetes, and those that the operator adds.
 kubernetes() {
-    local place=$tools/kubernetes-${kubernetes##*@}-${prometheus_operator##*@} folder=$tools/download
+    local modules=("$kubernetes" "$prometheus_operator" "$envoy_gateway" "$ai_gateway" "$istio" "$contour")
+    local place folder=$tools/download
+    place=$tools/kubernetes-$(IFS=- && echo "${modules[*]##*@}")
     if [[ ! -d $place ]]; then
-        say "downloading $kubernetes and $prometheus_operator"
+        say "downloading ${modules[*]}"
         rm -rf "$folder"
         mkdir -p "$folder"
         cp "$(module "$kubernetes")/api/openapi-spec/swagger.json" "$folder"
         cp "$(module "$prometheus_operator")"/example/prometheus-operator-crd/*_{servicemonitors,prometheusrules}.yaml "$folder"
+        cp "$(module "$envoy_gateway")"/charts/gateway-helm/charts/crds/crds/generated/*_{backendtrafficpolicies,envoyproxies}.yaml \
+            "$folder"
+        cp "$(module "$ai_gateway")"/manifests/charts/ai-gateway-crds-helm/templates/*_quotapolicies.yaml "$folder"
+        cp "$(module "$istio")/kubernetes/customresourcedefinitions.gen.yaml" "$folder/istio.yaml"
+        cp "$(module "$contour")/examples/contour/01-crds.yaml" "$folder/contour.yaml"
+        chmod --recursive u+w "$folder"
         mv "$folder" "$place"
     fi
     ln -sfn "${place##*/}" "$tools/kubernetes"
-    say "kubernetes: ${kubernetes##*@}, with the Prometheus operator's ${prometheus_operator##*@}"
+    say "kubernetes: ${modules[*]}"
+}
+
+egctl() {
+    [[ -x $tools/bin/egctl ]] || say "compiling Envoy Gateway: this takes some minutes, once"
+    go_tool egctl "${envoy_gateway/@//cmd/egctl@}" --help
 }
 
 # module MODULE@VERSION: where Go keeps its files.

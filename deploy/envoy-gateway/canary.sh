@@ -1,5 +1,5 @@
 #!/bin/sh
-# Adds one pod of Tollgate to those of Envoy Gateway's Deployment: docs/migrating.md, "A canary".
+# Adds one pod of Tollgate to those of Envoy Gateway's Deployment: docs/envoy-gateway.md, "A canary".
 set -eu
 kubectl -n envoy-gateway-system get deployment envoy-ratelimit -o json | jq '
   .metadata = {name: "envoy-ratelimit-canary", namespace: .metadata.namespace} | del(.status)

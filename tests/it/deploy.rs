@@ -1,6 +1,7 @@
 //! The files in `deploy/` are consistent: each parses, its rules load, and names in one file match those in the others.
 
 mod charts;
+mod gateways;
 mod monitoring;
 
 use std::fs;

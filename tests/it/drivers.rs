@@ -62,7 +62,7 @@ impl Driver {
         self.environment.lines().map(|line| line.split_once('=').unwrap()).collect()
     }
 
-    /// Returns the variables that docs/migrating.md adds to those of Envoy Gateway.
+    /// Returns the variables that docs/envoy-gateway.md adds to those of Envoy Gateway.
     fn added() -> Vec<String> {
         let text = fs::read_to_string("deploy/envoy-gateway/config.yaml").unwrap();
         let added = text.lines().filter_map(|line| line.trim().strip_prefix("- { name: ")?.strip_suffix(" }"));

@@ -27,7 +27,7 @@ fn sets() -> Vec<PathBuf> {
 }
 
 /// Values with others in their place, as Helm merges them.
-fn merge(values: &mut Value, others: &Value) {
+pub(super) fn merge(values: &mut Value, others: &Value) {
     match (values, others) {
         (Value::Object(values), Value::Object(others)) => {
             for (key, other) in others {
@@ -38,14 +38,14 @@ fn merge(values: &mut Value, others: &Value) {
     }
 }
 
-struct Validator {
+pub(super) struct Validator {
     schemas: Schemas,
     index: SchemaIndex,
 }
 
 impl Validator {
     /// Creates a validator of the part of a schema at this pointer.
-    fn new(schema: Value, pointer: &str) -> Validator {
+    pub(super) fn new(schema: Value, pointer: &str) -> Validator {
         let (mut schemas, mut compiler) = (Schemas::new(), Compiler::new());
         compiler.set_default_draft(Draft::V7);
         compiler.add_resource("file:///schema.json", schema).unwrap();
@@ -53,7 +53,7 @@ impl Validator {
         Validator { schemas, index }
     }
 
-    fn refusal(&self, value: &Value) -> Option<String> {
+    pub(super) fn refusal(&self, value: &Value) -> Option<String> {
         self.schemas.validate(value, self.index).err().map(|error| format!("{error:#}"))
     }
 }
@@ -139,7 +139,7 @@ fn run(program: &str, arguments: &[&str]) -> Output {
 }
 
 /// The documents that one of them prints.
-fn rendered(program: &str, arguments: &[&str]) -> Vec<Value> {
+pub(super) fn rendered(program: &str, arguments: &[&str]) -> Vec<Value> {
     let output = run(program, arguments);
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
@@ -147,26 +147,34 @@ fn rendered(program: &str, arguments: &[&str]) -> Vec<Value> {
     documents.into_iter().filter(Value::is_object).collect()
 }
 
-/// The schemas of Kubernetes and of the Prometheus operator, without unknown keys.
-struct Kubernetes {
-    types: Value,
+/// The schemas of Kubernetes and of all that adds types to it, without unknown keys.
+pub(super) struct Kubernetes {
+    pub(super) types: Value,
 }
 
 impl Kubernetes {
-    fn new() -> Kubernetes {
-        let read = |file: &str| fs::read_to_string(format!("target/tools/kubernetes/{file}")).expect("make e2e has it");
-        let mut types: Value = serde_json::from_str(&read("swagger.json")).unwrap();
+    pub(super) fn new() -> Kubernetes {
+        let folder = PathBuf::from("target/tools/kubernetes");
+        let types = fs::read_to_string(folder.join("swagger.json")).expect("make e2e has it");
+        let mut types: Value = serde_json::from_str(&types).unwrap();
         let types = types["definitions"].take();
         let mut definitions = json!({"definitions": types});
-        let operator = ["monitoring.coreos.com_servicemonitors.yaml", "monitoring.coreos.com_prometheusrules.yaml"];
-        for file in operator {
-            let file: Value = serde_saphyr::from_str(&read(file)).unwrap();
-            let spec = &file["spec"];
-            let version = &spec["versions"][0];
-            let mut schema = version["schema"]["openAPIV3Schema"].clone();
-            let of = json!({"group": spec["group"], "version": version["name"], "kind": spec["names"]["kind"]});
-            schema["x-kubernetes-group-version-kind"] = json!([of]);
-            definitions["definitions"][spec["names"]["kind"].as_str().unwrap()] = schema;
+        for file in yaml_files(folder) {
+            for added in documents(file).iter().filter(|document| document["kind"] == "CustomResourceDefinition") {
+                let spec = &added["spec"];
+                for version in spec["versions"].as_array().unwrap() {
+                    let mut schema = version["schema"]["openAPIV3Schema"].clone();
+                    let of = json!({"group": spec["group"], "version": version["name"], "kind": spec["names"]["kind"]});
+                    schema["x-kubernetes-group-version-kind"] = json!([of]);
+                    // Every object has them, and not every schema says so.
+                    let properties = schema["properties"].as_object_mut().unwrap();
+                    for name in ["apiVersion", "kind", "metadata"] {
+                        properties.entry(name).or_insert(json!({}));
+                    }
+                    let name = ["kind", "version", "group"].map(|part| of[part].as_str().unwrap()).join(".");
+                    definitions["definitions"][name] = schema;
+                }
+            }
         }
         close(&mut definitions);
         // Each is a number, too.
@@ -178,7 +186,7 @@ impl Kubernetes {
     }
 
     /// Returns the pointer to the schema of an object.
-    fn pointer(&self, object: &Value) -> String {
+    pub(super) fn pointer(&self, object: &Value) -> String {
         let version = object["apiVersion"].as_str().unwrap();
         let (group, version) = version.split_once('/').unwrap_or(("", version));
         let of = json!({"group": group, "version": version, "kind": object["kind"]});
@@ -191,7 +199,7 @@ impl Kubernetes {
 
     /// # Panics
     /// Where it does not take one of these.
-    fn takes(&self, objects: &[Value], from: &str) {
+    pub(super) fn takes(&self, objects: &[Value], from: &str) {
         assert!(!objects.is_empty(), "{from}");
         for object in objects {
             let validator = Validator::new(self.types.clone(), &self.pointer(object));
@@ -206,6 +214,9 @@ fn close(schema: &mut Value) {
         Value::Array(all) => all.iter_mut().for_each(close),
         Value::Object(map) => {
             map.values_mut().for_each(close);
+            // Draft 4 and Go's regular expressions, which no later draft allows.
+            map.retain(|key, of| !(key.starts_with("exclusive") && of.is_boolean()));
+            map.retain(|key, of| key != "pattern" || of.as_str().is_none_or(|pattern| Regex::new(pattern).is_ok()));
             let is_open = map.contains_key("additionalProperties");
             if map.get("properties").is_some_and(Value::is_object) && !is_open {
                 map.insert("additionalProperties".to_owned(), Value::Bool(false));
