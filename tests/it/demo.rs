@@ -16,6 +16,7 @@ pub(crate) struct Demo {
     /// The link that signs in.
     pub(crate) link: String,
     pub(crate) http_port: u16,
+    pub(crate) grpc_port: u16,
     pub(crate) token: String,
 }
 
@@ -47,8 +48,10 @@ impl Demo {
         let link = link.unwrap();
         let (place, token) = link.split_once("/console#token=").unwrap();
         let http_port = place.rsplit(':').next().unwrap().parse().unwrap();
+        let (_, ask) = commands[1].split_once("--address localhost:").unwrap();
+        let grpc_port = ask.split(' ').next().unwrap().parse().unwrap();
         let token = token.to_owned();
-        Demo { process, rest, commands, http_port, token, link }
+        Demo { process, rest, commands, http_port, grpc_port, token, link }
     }
 
     /// Begins an adjustment.

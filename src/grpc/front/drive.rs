@@ -198,9 +198,9 @@ impl<IO: AsyncRead + AsyncWrite + Incoming + Unpin, A: Answer> Driver<IO, A> {
         Poll::Pending
     }
 
-    /// Closes our side, and then reads until the client closes its side, for a turn at most. Input that arrives at a closed
-    /// socket resets the connection, and a client that notices the reset first loses the answers that it has not read:
-    /// grpc-java, which writes while it reads, lost calls of connections that had reached their age.
+    /// Closes our side, and then reads until the client closes its side, for a turn at most. Input that arrives at a
+    /// closed socket resets the connection, and a client that notices the reset first loses the answers that it has not
+    /// read: grpc-java, which writes while it reads, lost calls of connections that had reached their age.
     fn close(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
         if self.alarm.poll_if_set(cx).is_ready() {
             cx.waker().wake_by_ref();

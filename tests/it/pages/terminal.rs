@@ -7,6 +7,7 @@ use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
+use crate::demo::Demo;
 use crate::support::envoy::Envoy;
 use crate::support::redis::Redis;
 use crate::support::tollgate::{self, BINARY, Tollgate};
@@ -18,6 +19,7 @@ const LONG_TIMEOUT: (&str, &str) = ("REDIS_TIMEOUT", "20s");
 pub struct Terminal {
     folder: TempDir,
     tollgates: Vec<Tollgate>,
+    demo: Option<Demo>,
     redis: Vec<Redis>,
     envoys: Vec<Envoy>,
     /// Exported variables: `NAME=value`.
@@ -39,13 +41,14 @@ impl Terminal {
             symlink(BINARY, folder.path().join(home).join("tollgate")).unwrap();
         }
         let (tollgates, redis, envoys) = (Vec::new(), Vec::new(), Vec::new());
-        Terminal { folder, tollgates, redis, envoys, exported: Vec::new(), ports: BTreeMap::new() }
+        Terminal { folder, tollgates, demo: None, redis, envoys, exported: Vec::new(), ports: BTreeMap::new() }
     }
 
     /// Ends all processes and resets variables.
     pub fn end_services(&mut self) {
         self.envoys.clear();
         self.tollgates.clear();
+        self.demo = None;
         self.redis.clear();
         self.exported.clear();
         self.ports.clear();
@@ -65,6 +68,7 @@ impl Terminal {
         let settings = words.iter().take_while(is_setting).count();
         let (settings, words) = words.split_at(settings);
         match words {
+            ["tollgate" | "target/quick/tollgate", "demo", arguments @ ..] => self.demonstrate(arguments),
             ["make", "run"] => self.serve(settings, &["--rules", "config/rules"]),
             ["tollgate" | "target/quick/tollgate", arguments @ ..] if serves(arguments) => {
                 self.serve(settings, arguments);
@@ -98,6 +102,14 @@ impl Terminal {
         self.take(grpc, tollgate.grpc_port);
         self.take(http, tollgate.http_port);
         self.tollgates.push(tollgate);
+    }
+
+    /// The demo takes the ports of the service: pages say to stop that first.
+    fn demonstrate(&mut self, arguments: &[&str]) {
+        self.tollgates.clear();
+        let demo = Demo::start(arguments);
+        self.ports.extend([(8080, demo.http_port), (8081, demo.grpc_port)]);
+        self.demo = Some(demo);
     }
 
     fn store(&mut self, arguments: &[&str]) {
