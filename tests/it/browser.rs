@@ -192,8 +192,11 @@ fn the_banner_names_what_is_open_while_redis_is_away() {
     page.wait_for_text("The store is down");
     page.wait_for_text("Not limited, because of failure_mode open: shop/per-user, shop/trial.");
     must_be_accessible(&mut page, "the banner");
+    ask(&service, "user", "ann");
     redis.restart();
     page.wait_for("!document.body.innerText.includes('The store is down')");
+    show(&mut page, "redis", "Undecided requests in the last fifteen minutes, by reason");
+    must_be_good(&page, &service);
 }
 
 #[test]

@@ -158,6 +158,8 @@ impl Demo {
             "--what-if-requests=100000",
             "--what-if-sample=1",
             "--candidate-sample=1",
+            // A machine that compiles something at the same time is slow.
+            "--redis-timeout=500ms",
             "--drain-delay=0s",
             "--shutdown-timeout=2s",
             "--log-level=warn",

@@ -354,6 +354,7 @@ const redis = {
     const line = (name, key) => ({ name, values: steps.map((step) => step[key]) });
     const damaged = steps.reduce((sum, step) => sum + step.damaged, 0);
     const kinds = [...new Set(steps.flatMap((step) => Object.keys(step.errors)))].sort();
+    const all = (kind) => steps.reduce((sum, step) => sum + (step.errors[kind] ?? 0), 0);
     const evicted = steps.reduce((sum, step) => sum + (step.evicted ?? 0), 0);
     this.tiles.replaceChildren(
       tile('Calls per second', count(last.calls)),
