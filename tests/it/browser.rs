@@ -112,11 +112,12 @@ fn pictures() {
     };
     let redis = Redis::start();
     let demo = Demo::start(&["--redis-url", &redis.tcp_address()]);
+    // Before the browser starts: nothing reads its events meanwhile, and it would wait for that.
+    std::thread::sleep(std::time::Duration::from_secs(seconds));
     let mut page = Page::open((1280, 900));
     page.prefer("light");
     page.go(&demo.link);
     page.wait_for_text("Decisions per second");
-    std::thread::sleep(std::time::Duration::from_secs(seconds));
     let hot = "domain=shop&entries=%5B%7B%22key%22%3A%22user%22%2C%22value%22%3A%22mia%22%7D%5D";
     let sale = r#"{"effect": "scale", "share": "50%", "domain": "api", "who": "ann", "why": "a load test",
         "for": "2h", "id": "load-test"}"#;
