@@ -95,6 +95,12 @@ impl Alarm {
         }
     }
 
+    /// Begins the last turn, in which the client closes its side.
+    pub(super) fn begin_last_turn(&mut self) {
+        self.unsent = Some(Instant::now() + TURN);
+        self.reset();
+    }
+
     /// Notes how many bytes were written.
     pub(super) fn note_written(&mut self, bytes: usize) {
         self.written += bytes as u64;

@@ -185,7 +185,7 @@ impl<IO: AsyncRead + AsyncWrite + Incoming + Unpin, A: Answer> Driver<IO, A> {
             self.alarm.set_unsent(self.unwritten());
         } else if self.connection.is_over() {
             self.closing = Closing::Ours;
-            self.alarm.set_unsent(0);
+            self.alarm.begin_last_turn();
             return self.close(cx);
         }
         if self.connection.unsent > 0 {

@@ -557,3 +557,42 @@ async fn answers_are_sent_while_others_that_came_with_them_are_still_decided() {
     received.send(()).unwrap();
     answers(&mut client, CALLS - 1).await;
 }
+
+/// Starts a connection that leaves after its first answer, and reads all that the client is sent.
+async fn left() -> (DuplexStream, tokio::task::JoinHandle<Duration>) {
+    let (mut client, mut driver) = connected(ROOMY, |_| RateLimitResponse::default());
+    let mut knows_it = Vec::new();
+    frame::ping(&mut knows_it, flag::ACK, b"tollgate");
+    client.write_all(&[settings(), call(1), knows_it].concat()).await.unwrap();
+    driver.leave();
+    let start = Instant::now();
+    let driving = tokio::spawn(async move {
+        driver.run().await;
+        start.elapsed()
+    });
+    let mut sent = Vec::new();
+    client.read_to_end(&mut sent).await.unwrap();
+    assert!(sent.windows(11).any(|part| part == b"grpc-status"), "{sent:?}");
+    (client, driving)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_client_still_sends_to_a_connection_that_ends_is_read() {
+    let (mut client, driving) = left().await;
+    for stream in [3, 5, 7] {
+        client.write_all(&call(stream)).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert!(!driving.is_finished(), "its answers may be lost by a reset");
+    drop(client);
+    assert!(driving.await.unwrap() < Duration::from_secs(4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_never_closes_is_left_after_a_turn() {
+    let (mut client, driving) = left().await;
+    while client.write_all(&call(3)).await.is_ok() {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(driving.await.unwrap().as_secs(), 5);
+}
