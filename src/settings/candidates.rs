@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::path::path;
 use super::{share, whole};
 use crate::sources::files::load::{NamedText, Sources};
 
@@ -13,7 +14,8 @@ pub struct CandidateFiles {
     /// File or folder of candidate rules. They are compared with the rules in force on the requests of clients, and
     /// deny no request. Read again when they change. May be given several times; in the environment, separated by
     /// commas.
-    #[arg(long, env = "CANDIDATE_RULES", value_name = "PATH", value_delimiter = ',', help_heading = "Candidate rules")]
+    #[arg(long, env = "CANDIDATE_RULES", value_name = "PATH", value_delimiter = ',', help_heading = "Candidate rules",
+        value_parser = path)]
     pub candidate_rules: Vec<PathBuf>,
 
     /// Rules in the binary, in addition to the files. Only `tollgate demo` has some.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgAction, Args};
 
+use super::path::{is_off, is_on, path};
 use super::{MIN_TOKEN, SettingsError, named, share, switch, whole};
 use crate::files::refuse_pipe;
 use crate::observe::decision_log::{Destination, Options, Rotation};
@@ -78,9 +79,12 @@ pub struct DecisionSettings {
     pub values_key: Option<String>,
 
     /// File with the key for hashing values. It takes precedence over VALUES_KEY.
-    #[arg(long, env = "VALUES_KEY_FILE", value_name = "FILE", help_heading = "Decisions")]
+    #[arg(long, env = "VALUES_KEY_FILE", value_name = "FILE", help_heading = "Decisions",
+        value_parser = path)]
     pub values_key_file: Option<PathBuf>,
 }
+
+const ON_IS_NO_PLACE: &str = "say where to write it: stdout, or the path of a file such as /var/log/decisions.jsonl";
 
 /// Destination of the decision log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -143,23 +147,6 @@ impl DecisionSettings {
         self.decision_log().err().or_else(|| self.reader_values().err())
     }
 
-    /// Returns the settings that have no effect because of others, with the reason.
-    pub fn without_effect(&self) -> Vec<(&'static str, &'static str)> {
-        const OF_LOG: [&str; 3] = ["DECISION_LOG_SAMPLE", "DECISION_LOG_VALUES", "DECISION_LOG_LINES_PER_SECOND"];
-        const OF_FILE: [&str; 2] = ["DECISION_LOG_FILE_BYTES", "DECISION_LOG_FILES"];
-        let is_off = self.decision_log == LogPlace::Off;
-        let is_file = matches!(self.decision_log, LogPlace::File(_));
-        let hashes = !is_off && self.decision_log_values == Shown::Hashed || self.top_keys_values == Shown::Hashed;
-        let idle = |is_idle: bool, names: &'static [&'static str], why: &'static str| {
-            names.iter().filter(move |_| is_idle).map(move |name| (*name, why))
-        };
-        let of_log = idle(is_off, &OF_LOG, "DECISION_LOG is off");
-        let of_file = idle(!is_file, &OF_FILE, "DECISION_LOG is not a file");
-        let of_what_if = idle(self.what_if_requests == 0, &["WHAT_IF_SAMPLE"], "WHAT_IF_REQUESTS is 0");
-        let of_key = idle(!hashes, &["VALUES_KEY", "VALUES_KEY_FILE"], "nothing is hashed");
-        of_log.chain(of_file).chain(of_what_if).chain(of_key).collect()
-    }
-
     fn values(&self, setting: &'static str, shown: Shown) -> Result<Values, SettingsError> {
         match shown {
             Shown::Plain => Ok(Values::Plain),
@@ -192,9 +179,11 @@ fn read(path: &Path) -> Result<String, SettingsError> {
 }
 
 fn place(text: &str) -> Result<LogPlace, String> {
-    Ok(match text.to_ascii_lowercase().as_str() {
-        "off" => LogPlace::Off,
-        "stdout" => LogPlace::Stdout,
-        _ => LogPlace::File(text.into()),
-    })
+    match text.to_ascii_lowercase().as_str() {
+        "off" => Ok(LogPlace::Off),
+        "stdout" => Ok(LogPlace::Stdout),
+        _ if is_off(text) => Err("to turn it off, write off; for a file of this name, ./ in front of it".to_owned()),
+        _ if is_on(text) => Err(ON_IS_NO_PLACE.to_owned()),
+        _ => Ok(LogPlace::File(text.into())),
+    }
 }

@@ -7,6 +7,7 @@ use clap::{ArgAction, Args};
 
 use super::duration;
 use super::links::port;
+use super::path::path;
 use super::tolerated::{duration_or_never, streams};
 use super::{MIN_TOKEN, SettingsError, named, positive_duration, switch, whole};
 use crate::grpc::Transport;
@@ -27,7 +28,8 @@ pub struct ListenerSettings {
 
     /// Path of a Unix socket for gRPC, in place of GRPC_HOST and GRPC_PORT. A socket left by a process that has ended
     /// is replaced. The socket is removed at shutdown.
-    #[arg(long, env = "GRPC_UDS", value_name = "PATH", help_heading = "Listeners")]
+    #[arg(long, env = "GRPC_UDS", value_name = "PATH", help_heading = "Listeners",
+        value_parser = path)]
     pub grpc_uds: Option<PathBuf>,
 
     /// Permissions of the Unix socket, as the mode of a file: a client that may read and write can connect, as the

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{ArgAction, Args};
 
 use super::duration;
+use super::path::path;
 use super::tolerated::{RESPONSE_BYTES, positive_or_default, whole_or_nearest};
 use super::{PeerTls, Settings, SettingsError, switch};
 use crate::sources::xds::{Backoff, Headers, HostPort, Metadata, Options, PING_INTERVAL};
@@ -93,7 +94,8 @@ pub struct ManagementSettings {
 
     /// File with the only authorities (PEM) to trust for the server's certificate. Unset: public authorities and those
     /// of the machine.
-    #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", value_name = "FILE", help_heading = "Management server")]
+    #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", value_name = "FILE", help_heading = "Management server",
+        value_parser = path)]
     pub config_grpc_xds_server_tls_cacert: Option<PathBuf>,
 
     /// Name that the server's certificate must have. Unset: the host of CONFIG_GRPC_XDS_SERVER_URL.
@@ -101,11 +103,13 @@ pub struct ManagementSettings {
     pub config_grpc_xds_server_tls_san: Option<String>,
 
     /// File with the certificate (PEM) to send if the server asks for one, followed by any intermediate certificates.
-    #[arg(long, env = "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", value_name = "FILE", help_heading = "Management server")]
+    #[arg(long, env = "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", value_name = "FILE", help_heading = "Management server",
+        value_parser = path)]
     pub config_grpc_xds_client_tls_cert: Option<PathBuf>,
 
     /// File with the private key (PEM) of CONFIG_GRPC_XDS_CLIENT_TLS_CERT, without a passphrase.
-    #[arg(long, env = "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", value_name = "FILE", help_heading = "Management server")]
+    #[arg(long, env = "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", value_name = "FILE", help_heading = "Management server",
+        value_parser = path)]
     pub config_grpc_xds_client_tls_key: Option<PathBuf>,
 }
 

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args};
 
+use super::path::path;
 use super::{SettingsError, switch};
 use crate::store::redis::topology::address::{RedisAddress, RedisTls};
 use crate::tls::{ClientFiles, Expected, NamedFile, Protocol, Trusted};
@@ -19,15 +20,18 @@ pub struct RedisTlsSettings {
 
     /// File with the only authorities (PEM) to trust for Redis's certificate. Unset: public authorities and those of
     /// the machine.
-    #[arg(long, env = "REDIS_TLS_CACERT", value_name = "FILE", help_heading = "Store")]
+    #[arg(long, env = "REDIS_TLS_CACERT", value_name = "FILE", help_heading = "Store",
+        value_parser = path)]
     pub redis_tls_cacert: Option<PathBuf>,
 
     /// File with the certificate (PEM) to send if Redis asks for one, followed by any intermediate certificates.
-    #[arg(long, env = "REDIS_TLS_CLIENT_CERT", value_name = "FILE", help_heading = "Store")]
+    #[arg(long, env = "REDIS_TLS_CLIENT_CERT", value_name = "FILE", help_heading = "Store",
+        value_parser = path)]
     pub redis_tls_client_cert: Option<PathBuf>,
 
     /// File with the private key (PEM) of REDIS_TLS_CLIENT_CERT, without a passphrase.
-    #[arg(long, env = "REDIS_TLS_CLIENT_KEY", value_name = "FILE", help_heading = "Store")]
+    #[arg(long, env = "REDIS_TLS_CLIENT_KEY", value_name = "FILE", help_heading = "Store",
+        value_parser = path)]
     pub redis_tls_client_key: Option<PathBuf>,
 
     /// Name that Redis's certificate must have, and that is sent to Redis (SNI). Unset: the host of the connection. For
@@ -73,13 +77,4 @@ impl RedisTlsSettings {
         let files = ClientFiles { trusted, identity, protocol: Protocol::Unnamed };
         Ok(RedisTls { files, server_name: self.redis_tls_server_name.clone() })
     }
-
-    /// Settings that have no effect without TLS.
-    pub const FILES: [&str; 5] = [
-        "REDIS_TLS_CACERT",
-        "REDIS_TLS_CLIENT_CERT",
-        "REDIS_TLS_CLIENT_KEY",
-        "REDIS_TLS_SERVER_NAME",
-        "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION",
-    ];
 }

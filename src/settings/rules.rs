@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser as _};
 use clap::{ArgAction, Args};
 
+use super::path::path;
 use super::{SettingsError, named, switch, whole};
 use crate::engine::algorithm::Algorithm;
 use crate::engine::plan::{PlanOptions, Unknown};
@@ -42,12 +43,14 @@ pub struct RulesSettings {
     pub config_type: ConfigType,
 
     /// File or folder of rules. May be given several times; in the environment, separated by commas.
-    #[arg(long, env = "RULES", value_name = "PATH", value_delimiter = ',', help_heading = "Rules")]
+    #[arg(long, env = "RULES", value_name = "PATH", value_delimiter = ',', help_heading = "Rules",
+        value_parser = path)]
     pub rules: Vec<PathBuf>,
 
     /// First folder of the layout of envoyproxy/ratelimit. Rules are read from ROOT/SUBDIRECTORY/APPDIRECTORY if this
     /// or RUNTIME_SUBDIRECTORY is set. Unset: /srv/runtime_data/current.
-    #[arg(long, env = "RUNTIME_ROOT", value_name = "PATH", help_heading = "Rules")]
+    #[arg(long, env = "RUNTIME_ROOT", value_name = "PATH", help_heading = "Rules",
+        value_parser = path)]
     pub runtime_root: Option<PathBuf>,
 
     /// Folder below RUNTIME_ROOT.

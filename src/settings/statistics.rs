@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::{ArgAction, Args, ValueEnum};
 
 use super::links::port;
+use super::path::path;
 use super::tolerated::positive_or_default;
 use super::{Environment, SettingsError, switch, whole};
 use crate::files::refuse_pipe;
@@ -30,12 +31,13 @@ pub struct StatisticsSettings {
 
     /// Path of the statistics on the port of USE_PROMETHEUS.
     #[arg(long, env = "PROMETHEUS_PATH", value_name = "PATH", default_value = "/metrics", help_heading = "Statistics",
-        value_parser = path)]
+        value_parser = path_of_url)]
     pub prometheus_path: String,
 
     /// File of statsd_exporter with names and labels for Prometheus, in place of the built-in ones. If the file is
     /// missing, the start logs this and the built-in names are used.
-    #[arg(long, env = "PROMETHEUS_MAPPER_YAML", value_name = "FILE", help_heading = "Statistics")]
+    #[arg(long, env = "PROMETHEUS_MAPPER_YAML", value_name = "FILE", help_heading = "Statistics",
+        value_parser = path)]
     pub prometheus_mapper_yaml: Option<PathBuf>,
 
     /// Report ratelimit_service_response_time_seconds in milliseconds, as some dashboards expect.
@@ -168,7 +170,7 @@ impl StatisticsSettings {
     /// # Errors
     /// Fails if the settings conflict.
     pub fn statsd(&self, environment: &Environment) -> Result<Option<StatsdConfig>, SettingsError> {
-        let plain = self.use_statsd.unwrap_or(self.statsd_host.is_some() && !self.use_dog_statsd);
+        let plain = self.uses_plain_statsd();
         let (dialect, transport) = match (plain, self.use_dog_statsd) {
             _ if self.disable_stats => return Ok(None),
             (false, false) => return Ok(None),
@@ -190,6 +192,15 @@ impl StatisticsSettings {
             extra_tags: self.extra_tags.clone(),
             flush_interval: self.stats_flush_interval,
         }))
+    }
+
+    /// Returns whether statistics go to a server of either dialect, unless DISABLE_STATS is on.
+    pub(super) fn sends_to_statsd(&self) -> bool {
+        self.uses_plain_statsd() || self.use_dog_statsd
+    }
+
+    fn uses_plain_statsd(&self) -> bool {
+        self.use_statsd.unwrap_or(self.statsd_host.is_some() && !self.use_dog_statsd)
     }
 
     /// Returns the most series of values; `None` if no destination shows them.
@@ -224,7 +235,7 @@ fn address(text: &str) -> Result<Address, String> {
     Ok(Address { host: Some(host.to_owned()).filter(|host| !host.is_empty()), port })
 }
 
-fn path(text: &str) -> Result<String, String> {
+fn path_of_url(text: &str) -> Result<String, String> {
     let is_usual = |char: char| char.is_ascii_alphanumeric() || "/-_.~".contains(char);
     match text.starts_with('/') && text.chars().all(is_usual) {
         true => Ok(text.to_owned()),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueEnum};
 
+use super::path::path;
 use super::per_second::PerSecondSettings;
 use super::redis_tls::RedisTlsSettings;
 use super::tolerated::{POOL_SIZE, positive_or_default, whole_or_nearest};
@@ -70,7 +71,8 @@ pub struct StoreSettings {
 
     /// File with the password of Redis, or user:password. It is read again when it changes, for tokens that are
     /// renewed. It takes precedence over REDIS_AUTH and REDIS_URL; a password alone is for the user in REDIS_URL.
-    #[arg(long, env = "REDIS_AUTH_FILE", value_name = "FILE", help_heading = "Store")]
+    #[arg(long, env = "REDIS_AUTH_FILE", value_name = "FILE", help_heading = "Store",
+        value_parser = path)]
     pub redis_auth_file: Option<PathBuf>,
 
     /// Password of the Sentinels, or user:password. REDIS_AUTH is not sent to them.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args};
 
+use super::path::path;
 use super::{SettingsError, switch};
 use crate::tls::{ClientFiles, Clients, NamedFile, PeerName, ServerFiles};
 
@@ -16,16 +17,19 @@ pub struct TlsSettings {
     pub grpc_server_use_tls: bool,
 
     /// File with the server's certificate (PEM), followed by any intermediate certificates.
-    #[arg(long, env = "GRPC_SERVER_TLS_CERT", value_name = "FILE", help_heading = "TLS")]
+    #[arg(long, env = "GRPC_SERVER_TLS_CERT", value_name = "FILE", help_heading = "TLS",
+        value_parser = path)]
     pub grpc_server_tls_cert: Option<PathBuf>,
 
     /// File with the private key (PEM) of GRPC_SERVER_TLS_CERT, without a passphrase.
-    #[arg(long, env = "GRPC_SERVER_TLS_KEY", value_name = "FILE", help_heading = "TLS")]
+    #[arg(long, env = "GRPC_SERVER_TLS_KEY", value_name = "FILE", help_heading = "TLS",
+        value_parser = path)]
     pub grpc_server_tls_key: Option<PathBuf>,
 
     /// File with authorities (PEM). Only clients with a certificate that one of them has signed are accepted. The
     /// authorities of the machine are not trusted.
-    #[arg(long, env = "GRPC_CLIENT_TLS_CACERT", value_name = "FILE", help_heading = "TLS")]
+    #[arg(long, env = "GRPC_CLIENT_TLS_CACERT", value_name = "FILE", help_heading = "TLS",
+        value_parser = path)]
     pub grpc_client_tls_cacert: Option<PathBuf>,
 
     /// Names, separated by commas: DNS names, URIs such as spiffe://cluster.local/ns/default/sa/envoy, or addresses.
@@ -37,7 +41,8 @@ pub struct TlsSettings {
     /// File with authorities (PEM). Clients are asked for a certificate that one of them has signed, but are also
     /// accepted without one. Metrics and the log show which clients GRPC_CLIENT_TLS_CACERT would reject. Envoy Gateway
     /// sets this.
-    #[arg(long, env = "GRPC_SERVER_TLS_CA_CERT", value_name = "FILE", help_heading = "TLS")]
+    #[arg(long, env = "GRPC_SERVER_TLS_CA_CERT", value_name = "FILE", help_heading = "TLS",
+        value_parser = path)]
     pub grpc_server_tls_ca_cert: Option<PathBuf>,
 }
 
@@ -73,19 +78,5 @@ impl TlsSettings {
             (None, None) => Clients::Unasked,
         };
         Ok(Some(ServerFiles { chain, key, clients }))
-    }
-
-    /// Returns the settings that have no effect because TLS is off.
-    pub fn without_effect(&self) -> Vec<&'static str> {
-        if self.grpc_server_use_tls {
-            return Vec::new();
-        }
-        vec![
-            "GRPC_SERVER_TLS_CERT",
-            "GRPC_SERVER_TLS_KEY",
-            "GRPC_CLIENT_TLS_CACERT",
-            "GRPC_CLIENT_TLS_SAN",
-            "GRPC_SERVER_TLS_CA_CERT",
-        ]
     }
 }

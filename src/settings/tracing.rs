@@ -11,6 +11,7 @@ use axum::http::Uri;
 use clap::{ArgAction, Args};
 
 use super::otel::{self, Pairs};
+use super::path::path;
 use super::tolerated::share_or_nearest;
 use super::{PeerTls, SettingsError, named, share, switch, whole};
 use crate::spans::{Collector, Decider, Propagators, Protocol, Queue, Resource, Sampling, SpanOptions};
@@ -84,28 +85,34 @@ pub struct TracingSettings {
 
     /// File with the only authorities (PEM) to trust for the collector's certificate. Unset: public authorities and
     /// those of the machine. The files for TLS are read again for each new connection.
-    #[arg(long, env = "OTEL_EXPORTER_OTLP_CERTIFICATE", value_name = "FILE", help_heading = "Tracing")]
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_CERTIFICATE", value_name = "FILE", help_heading = "Tracing",
+        value_parser = path)]
     pub otel_exporter_otlp_certificate: Option<PathBuf>,
 
     /// File with the authorities for traces. It takes precedence over OTEL_EXPORTER_OTLP_CERTIFICATE.
-    #[arg(long, env = "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", value_name = "FILE", help_heading = "Tracing")]
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", value_name = "FILE", help_heading = "Tracing",
+        value_parser = path)]
     pub otel_exporter_otlp_traces_certificate: Option<PathBuf>,
 
     /// File with the certificate (PEM) to send if the collector asks for one, followed by any intermediate
     /// certificates.
-    #[arg(long, env = "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", value_name = "FILE", help_heading = "Tracing")]
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", value_name = "FILE", help_heading = "Tracing",
+        value_parser = path)]
     pub otel_exporter_otlp_client_certificate: Option<PathBuf>,
 
     /// File with the client's certificate for traces. It takes precedence over OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE.
-    #[arg(long, env = "OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE", value_name = "FILE", help_heading = "Tracing")]
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE", value_name = "FILE", help_heading = "Tracing",
+        value_parser = path)]
     pub otel_exporter_otlp_traces_client_certificate: Option<PathBuf>,
 
     /// File with the private key (PEM) of OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE, without a passphrase.
-    #[arg(long, env = "OTEL_EXPORTER_OTLP_CLIENT_KEY", value_name = "FILE", help_heading = "Tracing")]
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_CLIENT_KEY", value_name = "FILE", help_heading = "Tracing",
+        value_parser = path)]
     pub otel_exporter_otlp_client_key: Option<PathBuf>,
 
     /// File with the private key for traces. It takes precedence over OTEL_EXPORTER_OTLP_CLIENT_KEY.
-    #[arg(long, env = "OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY", value_name = "FILE", help_heading = "Tracing")]
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY", value_name = "FILE", help_heading = "Tracing",
+        value_parser = path)]
     pub otel_exporter_otlp_traces_client_key: Option<PathBuf>,
 
     /// Headers to send to the collector: NAME=VALUE, separated by commas, with percent-encoded values.
@@ -354,22 +361,7 @@ impl TracingSettings {
     /// Returns the settings that are not in force as written, each with what applies instead. While the export is off,
     /// OpenTelemetry's settings are left out: they may be meant for other programs.
     pub fn remarks(&self) -> Vec<(&'static str, String)> {
-        if self.is_on() { self.of_sampling().chain(self.of_the_way()).collect() } else { self.while_off() }
-    }
-
-    fn while_off(&self) -> Vec<(&'static str, String)> {
-        let ours = [
-            "TRACING_EXPORTER_PROTOCOL",
-            "TRACING_SAMPLING_RATE",
-            "TRACING_SERVICE_NAME",
-            "TRACING_SERVICE_NAMESPACE",
-            "TRACING_SERVICE_INSTANCE_ID",
-        ];
-        let ours = ours.map(|name| (name, "does nothing: no traces are exported".to_owned()));
-        let disabled = self.tracing_enabled.then(|| {
-            ("TRACING_ENABLED", "does nothing: OTEL_SDK_DISABLED is on, so no traces are exported".to_owned())
-        });
-        ours.into_iter().chain(disabled).collect()
+        if self.is_on() { self.of_sampling().chain(self.of_the_way()).collect() } else { Vec::new() }
     }
 
     fn of_sampling(&self) -> impl Iterator<Item = (&'static str, String)> {
@@ -575,7 +567,6 @@ mod tests {
         assert_eq!(told(&ours), ["OTEL_EXPORTER_OTLP_PROTOCOL"]);
         assert_eq!(told(&["--otel-exporter-otlp-compression=zstd"]), ["OTEL_EXPORTER_OTLP_COMPRESSION"]);
         assert_eq!(told(&["--otel-exporter-otlp-certificate=ca"]), ["OTEL_EXPORTER_OTLP_CERTIFICATE"]);
-        let off = told(&["--otel-sdk-disabled", "--otel-propagators=jaeger"]);
-        assert!(off.iter().all(|name| name.starts_with("TRACING_")) && off.contains(&"TRACING_ENABLED"), "{off:?}");
+        assert_eq!(told(&["--otel-sdk-disabled", "--otel-propagators=jaeger"]), [""; 0]);
     }
 }

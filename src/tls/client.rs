@@ -16,7 +16,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use super::certificate::{Held, Validity};
 use super::error::{Reason, TlsErrors};
 use super::pem::{self, Authorities, NamedFile};
-use super::verify::{OfServers, Trusts};
+use super::verify::{OfServers, OrNamed, Trusts};
 use super::{H2, VERSIONS, provider};
 
 /// Files and options of a client.
@@ -33,7 +33,7 @@ pub struct ClientFiles {
 /// The servers that a client trusts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trusted {
-    /// Servers with a certificate signed by these authorities only.
+    /// Servers with a certificate signed by these authorities only, or with exactly one of these certificates.
     Only(NamedFile, Expected),
     /// Servers with a certificate signed by an authority of this machine or by a public one.
     Machine(Expected),
@@ -123,8 +123,10 @@ impl Trusted {
         };
         match self {
             Trusted::Only(file, expected) => {
-                let Authorities { roots, validity } = file.authorities()?;
-                Ok(Verifier { verifier: of(expected, roots, file)?, authorities: Some((file.clone(), validity)) })
+                let Authorities { roots, certificates, validity } = file.authorities()?;
+                let inner = of(expected, roots, file)?;
+                let verifier = Arc::new(OrNamed { inner, named: certificates, expected: *expected });
+                Ok(Verifier { verifier, authorities: Some((file.clone(), validity)) })
             }
             Trusted::Machine(expected) => {
                 let file = NamedFile { name: "SSL_CERT_FILE", path: PathBuf::new() };

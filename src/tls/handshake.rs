@@ -12,6 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{AlertDescription, CertificateError, Error, InvalidMessage, OtherError};
 use tokio_rustls::server::TlsStream;
 
@@ -179,6 +180,14 @@ impl HandshakeError {
             Expired | ExpiredContext { .. } | NotValidYet | NotValidYetContext { .. } => {
                 HandshakeError::Expired(error.clone())
             }
+            NotValidForNameContext { expected, presented } if presented.is_empty() => {
+                let kind = if matches!(expected, ServerName::IpAddress(_)) { "IP" } else { "DNS" };
+                HandshakeError::WrongName(format!(
+                    "it has none (no subjectAltName): openssl req -x509 -addext 'subjectAltName={kind}:{}' makes one \
+                     that has this name",
+                    expected.to_str()
+                ))
+            }
             NotValidForName | NotValidForNameContext { .. } => HandshakeError::WrongName(error.to_string()),
             Other(OtherError(other)) if other.is::<WrongName>() => HandshakeError::WrongName(other.to_string()),
             other => HandshakeError::Untrusted(other.clone()),
@@ -193,7 +202,7 @@ impl fmt::Display for HandshakeError {
             HandshakeError::Timeout => write!(f, "no TLS handshake within {TIME:?}"),
             HandshakeError::Closed => f.write_str("the peer closed the connection during the TLS handshake"),
             HandshakeError::NoCertificate => f.write_str("the peer sent no certificate"),
-            HandshakeError::Untrusted(error) => write!(f, "its certificate is not trusted: {error}"),
+            HandshakeError::Untrusted(error) => write!(f, "its certificate is not trusted: {}", untrusted(error)),
             HandshakeError::Expired(error) => write!(f, "its certificate has expired or is not valid yet: {error}"),
             HandshakeError::WrongName(error) => write!(f, "its certificate has another name: {error}"),
             HandshakeError::Refused(alert) => write!(f, "the peer rejected the handshake: {alert:?}"),
@@ -203,6 +212,29 @@ impl fmt::Display for HandshakeError {
             HandshakeError::Broken(error) => write!(f, "the TLS handshake failed: {error}"),
         }
     }
+}
+
+/// Returns why a certificate is not trusted, in words and not in the names of rustls.
+fn untrusted(error: &CertificateError) -> String {
+    let named = match error {
+        CertificateError::UnknownIssuer => return "no trusted authority has signed it".to_owned(),
+        CertificateError::BadEncoding => return "it is not an X.509 certificate of version 3".to_owned(),
+        CertificateError::Other(OtherError(other)) => other.to_string(),
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+            return "its extendedKeyUsage does not permit this use".to_owned();
+        }
+        other => other.to_string(),
+    };
+    if named == "CaUsedAsEndEntity" {
+        return "it is marked as an authority (CA:TRUE), as openssl req -x509 makes it, and can only be trusted by \
+                naming exactly this certificate"
+            .to_owned();
+    }
+    // The rest are names of variants, such as UnsupportedNameType.
+    let name: String = named.chars().take_while(|char| char.is_ascii_alphanumeric() || *char == ' ').collect();
+    let separate =
+        |char: char| if char.is_ascii_uppercase() { vec![' ', char.to_ascii_lowercase()] } else { vec![char] };
+    name.chars().flat_map(separate).collect::<String>().trim().to_owned()
 }
 
 #[cfg(test)]
@@ -219,6 +251,19 @@ mod tests {
             if std::mem::replace(&mut is_over, true) { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
+    }
+
+    #[test]
+    fn no_name_of_a_variant_is_shown() {
+        let other = |text: &str| CertificateError::Other(OtherError(Arc::from(Box::from(text))));
+        for (error, words) in [
+            (CertificateError::UnknownIssuer, "no trusted authority has signed it"),
+            (CertificateError::BadSignature, "bad signature"),
+            (other("PathLenConstraintViolated"), "path len constraint violated"),
+        ] {
+            assert_eq!(untrusted(&error), words);
+        }
+        assert!(untrusted(&other("CaUsedAsEndEntity")).contains("naming exactly this certificate"));
     }
 
     #[tokio::test]

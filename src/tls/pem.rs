@@ -42,6 +42,8 @@ pub(super) struct Identity {
 /// Trusted authorities.
 pub(super) struct Authorities {
     pub roots: RootCertStore,
+    /// The same certificates as they are in the file.
+    pub certificates: Vec<CertificateDer<'static>>,
     /// Validity of the certificate that lasts longest: during a rotation, old and new authorities are in one file.
     pub validity: Option<Validity>,
 }
@@ -98,10 +100,10 @@ impl NamedFile {
         let validity = certificates.iter().filter_map(|der| Certificate::of(der).ok());
         let validity = validity.map(|certificate| certificate.validity).max_by_key(|validity| validity.until);
         let mut roots = RootCertStore::empty();
-        for (index, certificate) in certificates.into_iter().enumerate() {
-            roots.add(certificate).map_err(|_| self.error(Reason::BadCertificate(index + 1)))?;
+        for (index, certificate) in certificates.iter().enumerate() {
+            roots.add(certificate.clone()).map_err(|_| self.error(Reason::BadCertificate(index + 1)))?;
         }
-        Ok(Authorities { roots, validity })
+        Ok(Authorities { roots, certificates, validity })
     }
 }
 

@@ -11,9 +11,10 @@ use tokio_rustls::rustls::sign::SingleCertAndKey;
 use tokio_rustls::rustls::{Error, ServerConfig, ServerConnection};
 
 use super::certificate::{Held, PeerName, Standing};
+use super::client::Expected;
 use super::error::{Reason, TlsError, TlsErrors};
 use super::pem::{self, Authorities, NamedFile};
-use super::verify::{Admits, OfClients};
+use super::verify::{Admits, OfClients, OrNamed};
 use super::{H2, VERSIONS, provider};
 
 /// Files and options of a server.
@@ -85,10 +86,13 @@ impl ServerFiles {
         let mut observer = None;
         let builder = match authorities {
             None => builder.with_no_client_auth(),
-            Some((file, Authorities { roots, validity })) => {
+            Some((file, Authorities { roots, certificates, validity })) => {
                 held.push(Held { role: Held::CLIENT_CA, file: file.clone(), validity });
                 let inner = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider()).build();
-                let inner = inner.map_err(|_| file.error(Reason::NoCertificate))?;
+                let inner: Arc<dyn ClientCertVerifier> = inner.map_err(|_| file.error(Reason::NoCertificate))?;
+                // Names of clients are checked afterwards.
+                let or_named = OrNamed { inner, named: certificates, expected: Expected::AnyName };
+                let inner: Arc<dyn ClientCertVerifier> = Arc::new(or_named);
                 let admits = match &self.clients {
                     Clients::Required { names, .. } if names.is_empty() => Admits::Signed,
                     Clients::Required { names, .. } => Admits::Named(names.clone()),

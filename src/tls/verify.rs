@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
 
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use tokio_rustls::rustls::client::verify_server_cert_signed_by_trust_anchor;
+use tokio_rustls::rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
 use tokio_rustls::rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::server::ParsedCertificate;
@@ -13,7 +14,8 @@ use tokio_rustls::rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, RootCertStore, SignatureScheme,
 };
 
-use super::certificate::{Certificate, PeerName};
+use super::certificate::{Certificate, PeerName, Standing};
+use super::client::Expected;
 use super::provider;
 
 /// A server's check of client certificates, after `inner` has checked them.
@@ -76,6 +78,117 @@ impl ClientCertVerifier for OfClients {
         }
         let wrong = WrongName { has, wanted: wanted.clone() };
         Err(Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(wrong)))))
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.inner.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.inner.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.inner.supported_verify_schemes()
+    }
+}
+
+/// A check that also accepts the certificates in the file of authorities themselves, if a peer presents exactly one of
+/// them. `openssl req -x509` makes such a certificate: it is marked as an authority, which webpki never accepts as that
+/// of a peer, although only the owner of its key can present it.
+#[derive(Debug)]
+pub(super) struct OrNamed<V: ?Sized> {
+    pub inner: Arc<V>,
+    pub named: Vec<CertificateDer<'static>>,
+    /// The names to accept of a server.
+    pub expected: Expected,
+}
+
+impl<V: ?Sized> OrNamed<V> {
+    /// Returns whether this is one of the named certificates, and valid at `now`.
+    fn is_named(&self, end_entity: &CertificateDer<'_>, now: UnixTime) -> Result<bool, Error> {
+        if !self.named.contains(end_entity) {
+            return Ok(false);
+        }
+        let certificate = Certificate::of(end_entity).map_err(|_| CertificateError::BadEncoding)?;
+        match certificate.validity.standing(UNIX_EPOCH + Duration::from_secs(now.as_secs())) {
+            Standing::NotYet(_) => Err(CertificateError::NotValidYet.into()),
+            Standing::Expired(_) => Err(CertificateError::Expired.into()),
+            Standing::Valid | Standing::Ending(_) => Ok(true),
+        }
+    }
+}
+
+impl ServerCertVerifier for OrNamed<dyn ServerCertVerifier> {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        if !self.is_named(end_entity, now)? {
+            return self.inner.verify_server_cert(end_entity, intermediates, name, ocsp, now);
+        }
+        if self.expected == Expected::Name {
+            verify_server_name(&ParsedCertificate::try_from(end_entity)?, name)?;
+        }
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.inner.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.inner.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.inner.supported_verify_schemes()
+    }
+}
+
+impl ClientCertVerifier for OrNamed<dyn ClientCertVerifier> {
+    fn client_auth_mandatory(&self) -> bool {
+        self.inner.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.inner.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        match self.is_named(end_entity, now)? {
+            true => Ok(ClientCertVerified::assertion()),
+            false => self.inner.verify_client_cert(end_entity, intermediates, now),
+        }
     }
 
     fn verify_tls12_signature(

@@ -365,10 +365,10 @@ fn what_the_setting_does_not_do_is_told() {
     for (settings, told) in [
         (
             &[reference, fixed][..],
-            "COUNTER_KEYS=reference does nothing: envoyproxy/ratelimit cannot share counters in the memory",
+            "COUNTER_KEYS=reference (environment) does nothing: envoyproxy/ratelimit cannot share counters",
         ),
         (&[redis, reference], "COUNTER_KEYS=reference does little: only limits with"),
-        (&[redis, jitter], "EXPIRATION_JITTER_MAX_SECONDS=100 does nothing: without COUNTER_KEYS"),
+        (&[redis, jitter], "EXPIRATION_JITTER_MAX_SECONDS=100 (environment) does nothing: without COUNTER_KEYS"),
     ] {
         let warnings = check(settings);
         assert!(warnings.len() == 1 && warnings[0].contains(told), "{warnings:?}");

@@ -173,6 +173,8 @@ fn the_start_tells_what_was_set_and_what_was_misspelt() {
         [
             "LOGLEVEL (environment) does nothing: did you mean LOG_LEVEL?",
             "REDIS_ULR (environment) does nothing: did you mean REDIS_URL?",
+            "REDIS_AUTH=*** (environment) does nothing: REDIS_URL is not set, so counters are in the memory of this \
+             process",
         ]
     );
     let set = tollgate.logged("settings: ").unwrap()["message"].as_str().unwrap().to_owned();
@@ -277,6 +279,46 @@ fn a_token_for_reading_is_another_one_and_no_shorter() {
 #[test]
 fn a_redis_that_is_named_for_nothing_is_told() {
     let tollgate = Tollgate::start(RULES, &["BACKEND_TYPE=memory", "REDIS_URL=localhost:6379"]);
-    let told = "REDIS_URL=*** does nothing: BACKEND_TYPE is memory, so each instance counts on its own";
+    let told = "REDIS_URL=*** (environment) does nothing: BACKEND_TYPE is memory, so each instance counts on its own";
     assert_eq!(messages(&tollgate, "WARN"), [told]);
+}
+
+#[test]
+fn a_variable_without_its_switch_is_told_at_the_start_and_by_check_env() {
+    let told = [
+        ("CANDIDATE_SAMPLE=1", "CANDIDATE_RULES is not set"),
+        ("REDIS_TLS_CACERT=ca.pem", "REDIS_URL is not set, so counters are in the memory of this process"),
+        ("REDIS_PERSECOND_URL=***", "REDIS_PERSECOND is off"),
+        ("ADMIN_TOKEN=***", "ADMIN_API is off"),
+        ("CONSOLE=true", "ADMIN_API is off"),
+        ("PROMETHEUS_ADDR=:9090", "USE_PROMETHEUS is off"),
+        ("STATSD_PORT=8125", "neither STATSD_HOST, USE_STATSD nor USE_DOG_STATSD is set"),
+        ("EXTRA_TAGS=a:b", "no statistics are exported: USE_PROMETHEUS, USE_STATSD and USE_DOG_STATSD are off"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT=***", "TRACING_ENABLED is off"),
+    ];
+    let expected = told.map(|(given, why)| format!("{given} (environment) does nothing: {why}"));
+    let given = told.map(|(given, _)| given.replace("***", "localhost:1-and-a-long-secret"));
+    let given: Vec<&str> = given.iter().map(String::as_str).collect();
+    assert_eq!(messages(&Tollgate::start(RULES, &given), "WARN"), expected);
+    let pairs: Vec<_> = given.iter().map(|given| given.split_once('=').unwrap()).chain([("RULES", "x")]).collect();
+    let output = run(&["check", "--env"], &pairs);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let warnings: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("warning: ")).collect();
+    assert_eq!(warnings, expected);
+}
+
+#[test]
+fn a_word_for_on_is_no_file() {
+    for (given, words) in [
+        (("DECISION_LOG", "on"), "say where to write it: stdout, or the path of a file"),
+        (("DECISION_LOG", "True"), "say where to write it: stdout"),
+        (("DECISION_LOG", "false"), "to turn it off, write off"),
+        (
+            ("REDIS_TLS_CACERT", "true"),
+            "must be a path; if that is its name, write ./true, and if none is meant, unset it",
+        ),
+    ] {
+        let said = refusal(&[], &[given]).join("\n");
+        assert!(said.contains(&format!("{}={} (environment): {words}", given.0, given.1)), "{said}");
+    }
 }

@@ -135,7 +135,7 @@ fn a_client_believes_only_whom_it_is_told_to_and_says_what_is_wrong() {
     passes(&tollgate, &[ca(&ours), flag("--server-name", "gate.example")].concat());
     passes(&tollgate, &["--grpc-use-tls".into(), "--grpc-server-ca-file".into(), text(&ours.file())]);
     for (service, flags, told) in [
-        (&tollgate, ca(&others), "name the authority that signed it: --ca FILE"),
+        (&tollgate, ca(&others), "name the authority that signed it, or the certificate itself: --ca FILE"),
         (&tollgate, [ca(&ours), flag("--server-name", "a.example")].concat(), "--server-name NAME"),
         (&tollgate, vec![], "uses TLS: write --tls"),
         (&plain, ca(&ours), "does not use TLS"),
@@ -153,6 +153,47 @@ fn a_client_believes_only_whom_it_is_told_to_and_says_what_is_wrong() {
         command.args(["--address", &address]).output().unwrap().status.code()
     };
     assert_eq!((health(&ours), health(&others)), (Some(0), Some(1)));
+}
+
+#[test]
+fn a_certificate_that_openssl_signs_with_its_own_key_is_trusted_where_exactly_it_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let make = |file: &str, more: &[&str]| -> Pair {
+        let path = |end: &str| folder.path().join(format!("{file}.{end}"));
+        let pair = Pair { cert: path("crt"), key: path("key") };
+        let mut openssl = std::process::Command::new("openssl");
+        openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]);
+        openssl.arg("-keyout").arg(&pair.key).arg("-out").arg(&pair.cert).args(["-subj", "/CN=localhost"]).args(more);
+        let made = openssl.output().unwrap();
+        assert!(made.status.success(), "{made:?}");
+        pair
+    };
+    let ca = |pair: &Pair| vec!["--ca".to_owned(), text(&pair.cert)];
+    let name = ["-addext", "subjectAltName=DNS:localhost"];
+    let leaf = [&name[..], &["-addext", "basicConstraints=critical,CA:FALSE"]].concat();
+    let (authority, leaf, other) = (make("authority", &name), make("leaf", &leaf), make("other", &name));
+    for own in [&authority, &leaf] {
+        let tollgate = start(&[own.settings()]);
+        passes(&tollgate, &ca(own));
+        let said = refusal(&tollgate, &ca(&other));
+        assert!(said.contains("not trusted") && said.contains("certificate itself: --ca FILE"), "{said}");
+        let wrong_name = [ca(own), vec!["--server-name".to_owned(), "a.example".to_owned()]].concat();
+        let said = [said, refusal(&tollgate, &wrong_name)].join("\n");
+        assert!(said.contains("--server-name NAME"), "{said}");
+        assert!(
+            !said.contains("OtherError") && !said.contains("CaUsedAs") && !said.contains("UnknownIssuer"),
+            "{said}"
+        );
+    }
+    let nameless = make("nameless", &[]);
+    let said = refusal(&start(&[nameless.settings()]), &ca(&nameless));
+    assert!(said.contains("-addext 'subjectAltName=DNS:localhost'"), "{said}");
+    // A client's certificate as well.
+    let tollgate = start(&[leaf.settings(), setting("GRPC_CLIENT_TLS_CACERT", &authority.cert)]);
+    let shows =
+        |pair: &Pair| [ca(&leaf), vec!["--cert".into(), text(&pair.cert), "--key".into(), text(&pair.key)]].concat();
+    passes(&tollgate, &shows(&authority));
+    refusal(&tollgate, &shows(&other));
 }
 
 #[test]

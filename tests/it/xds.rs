@@ -617,10 +617,10 @@ fn a_place_of_rules_that_is_not_asked_is_told() {
         command(),
         &["CONFIG_TYPE=grpc_xds_sotw", "RULES=shop.yaml", "RUNTIME_ROOT=/data", "RUNTIME_SUBDIRECTORY=ratelimit"],
     );
-    tollgate.must_log("RULES=shop.yaml does nothing: CONFIG_TYPE is GRPC_XDS_SOTW");
+    tollgate.must_log("RULES=shop.yaml (environment) does nothing: CONFIG_TYPE is GRPC_XDS_SOTW");
     assert!(tollgate.logged("RUNTIME_ROOT").is_none(), "whoever drives envoyproxy/ratelimit sets it in any case");
     let files = Tollgate::start("{domain: shop, descriptors: [{key: user}]}", &["CONFIG_GRPC_XDS_NODE_ID=x"]);
-    files.must_log("CONFIG_GRPC_XDS_NODE_ID=x does nothing: CONFIG_TYPE is FILE");
+    files.must_log("CONFIG_GRPC_XDS_NODE_ID=x (environment) does nothing: CONFIG_TYPE is FILE");
 }
 
 #[test]

@@ -200,7 +200,7 @@ fn of_handshake(address: &str, error: &HandshakeError) -> String {
         HandshakeError::PlainText => {
             return format!("{address} does not use TLS: omit --tls, --ca and --cert");
         }
-        HandshakeError::Untrusted(_) => "name the authority that signed it: --ca FILE",
+        HandshakeError::Untrusted(_) => "name the authority that signed it, or the certificate itself: --ca FILE",
         HandshakeError::WrongName(_) => "write a name that its certificate has: --server-name NAME",
         HandshakeError::Refused(_) => {
             "the service requires a certificate from an authority that it trusts: --cert FILE, --key FILE"

@@ -219,7 +219,9 @@ impl Secure {
 pub(crate) fn handshake_failed(error: &HandshakeError) -> Cause {
     let advice = match error {
         HandshakeError::PlainText => return Cause::NoTls,
-        HandshakeError::Untrusted(_) => ": name the authority that has signed it in REDIS_TLS_CACERT",
+        HandshakeError::Untrusted(_) => {
+            ": name the authority that signed it, or the certificate itself, in REDIS_TLS_CACERT"
+        }
         HandshakeError::WrongName(_) => ": write a name that it has into REDIS_TLS_SERVER_NAME",
         HandshakeError::Expired(_) => ": Redis needs another, or see to this machine's clock",
         HandshakeError::Refused(_) => ": does it want a REDIS_TLS_CLIENT_CERT, and trust the authority of that?",
