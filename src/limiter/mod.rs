@@ -341,9 +341,7 @@ impl<S: Store> Limiter<S> {
             }
             match self.ask(plan.asked(), deadlines.store).await {
                 Ok(verdicts) => plan.conclude(&verdicts),
-                Err(error)
-                    if matches!(error.without_verdicts(), StoreError::Overloaded) && self.refuses(plan.asked()) =>
-                {
+                Err(error) if error.without_verdicts().is_overload() && self.refuses(plan.asked()) => {
                     self.take_back(plan.asked().iter().map(|asked| &asked.check), &error);
                     self.common.metrics.record_call_without_store();
                     self.common.metrics.record_overloaded(&snapshot.metrics, request, plan.asked());

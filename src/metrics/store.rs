@@ -88,7 +88,7 @@ impl StoreMetrics {
 impl Metrics {
     /// Records the duration of a call to the store, except if the store turned out to be unavailable or overloaded.
     pub fn record_store(&self, error: Option<&StoreError>, took: Duration) {
-        if !matches!(error, Some(StoreError::Down(_) | StoreError::Overloaded)) {
+        if !error.is_some_and(|error| error.is_overload() || matches!(error, StoreError::Down(_))) {
             self.store.seconds.mine().observe(took.as_secs_f64());
         }
     }

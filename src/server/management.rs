@@ -65,6 +65,7 @@ pub(super) async fn keep<S: Store>(management: Management, target: Target<S>) ->
         metrics,
         secure: options.handshake.is_some(),
         is_connected: false,
+        has_rules: false,
         strays: Throttle::default(),
         refusals: Throttle::default(),
         last: None,
@@ -176,6 +177,8 @@ struct Reporter {
     /// Whether the connection uses TLS.
     secure: bool,
     is_connected: bool,
+    /// Whether the server has sent rules that were accepted.
+    has_rules: bool,
     /// Limits log lines about resources that were not requested.
     strays: Throttle,
     /// Limits log lines about rejected responses.
@@ -196,6 +199,7 @@ impl Reporter {
             }
             Event::Lost(error, retry) => self.lost(error, retry).await,
             Event::Answered(Response::Accepted(version)) => {
+                self.has_rules = true;
                 self.metrics.record_accepted(&version);
                 tracing::debug!(%server, version, "accepted the rules of the management server (ACK)");
             }
@@ -253,10 +257,16 @@ impl Reporter {
             _ => None,
         };
         let found = found.map(|found| format!(": {found}")).unwrap_or_default();
-        tracing::warn!(
-            %server, ?retry,
-            "no stream to the management server, the last good rules stay in force: {error}{found}"
-        );
+        match self.has_rules {
+            true => tracing::warn!(
+                %server, ?retry,
+                "no stream to the management server, the last good rules stay in force: {error}{found}"
+            ),
+            false => tracing::warn!(
+                %server, ?retry,
+                "no stream to the management server, and it has sent no rules yet: {error}{found}"
+            ),
+        }
         self.last = Some((error, Instant::now()));
     }
 

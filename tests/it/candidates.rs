@@ -661,3 +661,9 @@ fn a_panic_costs_what_was_queued_and_not_the_comparison() {
     offer("bob");
     wait_until("it goes on", || tried.candidates.report().differences.compared == 1);
 }
+
+#[test]
+fn candidates_that_are_nowhere_leave_nothing_to_compare() {
+    let service = Tollgate::start(&shop(Algorithm::FixedWindow, 5), &["CANDIDATE_RULES=nothere"]);
+    service.must_log("the candidate rules are rejected, nothing is compared");
+}

@@ -247,3 +247,62 @@ fn the_log_of_a_service_has_one_line_for_a_problem() {
             && !said.contains('^'.to_string().repeat(3).as_str())
     );
 }
+
+#[test]
+fn a_hint_is_said_once_with_the_number_of_the_others() {
+    let entry = |user| format!("  - {{key: user, value: u{user}, rate_limit: {{unit: hour, requests_per_unit: 1}}}}\n");
+    let rules = "domain: shop\ndescriptors:\n".to_owned() + &(0..5_000).map(entry).collect::<String>();
+    let output = check(&rules, &["rules"]);
+    let said = text(&output.stderr);
+    assert_eq!(said.matches("hint: ").count(), 1, "{said}");
+    assert!(said.contains(":3:") && said.contains("(and 4999 more hints of this kind)"), "{said}");
+    assert!(output.status.success());
+}
+
+/// A deployment as the chart renders it: the rules, candidates of the same domain, and a dashboard.
+const DEPLOYED: &str = r#"
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: gate-next}
+data: {shop.yaml: "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 50}}]"}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: gate-dashboards}
+data: {service.json: '{"panels": [{"description": "calls"}], "uid": "x"}'}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: gate-rules}
+data: {shop.yaml: "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 99}}]"}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: gate}
+spec:
+  template:
+    spec:
+      containers:
+        - name: tollgate
+          env: [{name: RULES, value: /etc/gate/rules}, {name: CANDIDATE_RULES, value: /etc/gate/next}]
+          volumeMounts:
+            - {name: rules, mountPath: /etc/gate/rules}
+            - {name: next, mountPath: /etc/gate/next}
+      volumes:
+        - {name: rules, configMap: {name: gate-rules}}
+        - {name: next, configMap: {name: gate-next}}
+"#;
+
+#[test]
+fn of_a_deployment_only_what_it_mounts_as_rules_is_checked() {
+    let output = check(DEPLOYED, &["--strict", "rules"]);
+    assert_eq!(stdout(&output), "ok: 1 rule in 1 domain\n", "{output:?}");
+    // Without the workload, candidates are known by their label, and dashboards by what they hold.
+    let (resources, _) = DEPLOYED.split_once("---\napiVersion: apps/v1").unwrap();
+    let labels = "{name: gate-next, labels: {app.kubernetes.io/component: candidates}}";
+    let output = check(&resources.replace("{name: gate-next}", labels), &["--strict", "rules"]);
+    assert_eq!(stdout(&output), "ok: 1 rule in 1 domain\n", "{output:?}");
+    // A mistake in the rules is still found.
+    let output = check(&DEPLOYED.replace("requests_per_unit: 99", "requests_per_unti: 99"), &["rules"]);
+    assert!(text(&output.stderr).contains("requests_per_unti"), "{output:?}");
+}

@@ -91,3 +91,22 @@ fn what_is_not_there_is_told_as_the_service_would() {
         assert!(said.contains("error: ") && said.contains(words), "{said}");
     }
 }
+
+#[tokio::test]
+async fn durable_limits_without_a_replica_are_warned_of() {
+    let redis = Redis::start();
+    let folder = tempfile::tempdir().unwrap();
+    let (path, url) = (folder.path().join("shop.yaml"), redis.tcp_address().to_string());
+    let rules = |durable: bool| {
+        let limit = format!("{{unit: day, requests_per_unit: 9, durable: {durable}}}");
+        std::fs::write(&path, format!("domain: shop\ndescriptors: [{{key: user, rate_limit: {limit}}}]\n")).unwrap();
+        [("REDIS_URL", url.as_str()), ("RULES", path.to_str().unwrap())]
+    };
+    let strict = |settings: &[(&str, &str)]| check(settings, &["--strict"]);
+    let output = strict(&rules(true));
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(!output.status.success() && said.contains("warning: it has no replica"), "{said}");
+    assert!(said.contains("add a replica, or remove durable: true"), "{said}");
+    let output = strict(&rules(false));
+    assert!(output.status.success(), "{output:?}");
+}

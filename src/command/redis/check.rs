@@ -8,7 +8,8 @@ use crate::command::environment;
 use crate::command::findings::Findings;
 use crate::command::rules::check::Check;
 use crate::command::rules::report::Format;
-use crate::settings::Environment;
+use crate::settings::{Environment, Settings};
+use crate::sources::files::load::load;
 use crate::store::redis;
 use crate::store::redis::examination::{Examination, Server, examine};
 use crate::telemetry::{self, LogFormat, LogLevels};
@@ -27,7 +28,10 @@ pub(crate) async fn run(cli: &clap::Command, check: &Check, environment: &Enviro
     let Some(config) = store? else {
         bail!("no REDIS_URL: counters are in the service's memory, not in Redis; set REDIS_URL");
     };
-    let found = examine(config).await?;
+    let mut found = examine(config).await?;
+    if has_durable_limits(&settings) {
+        found.warn_without_replicas();
+    }
     match check.format {
         Format::Text => print_text(&found),
         Format::Json => print_json(&found),
@@ -37,6 +41,13 @@ pub(crate) async fn run(cli: &clap::Command, check: &Check, environment: &Enviro
     }
     let is_good = found.errors().next().is_none() && (found.warnings().next().is_none() || !check.strict);
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Returns whether a limit of the service needs replicas. Rules that cannot be read are the matter of another check.
+fn has_durable_limits(settings: &Settings) -> bool {
+    let sources = settings.rules.sources().ok();
+    let loaded = sources.and_then(|sources| load(&sources, &settings.reading.load_options()).ok());
+    loaded.is_some_and(|loaded| loaded.rules.limits().any(|(_, limit)| limit.config.options.durable))
 }
 
 fn print_text(found: &Examination) {

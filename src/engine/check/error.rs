@@ -1,6 +1,7 @@
 //! Errors of stores. They do not depend on the kind of store.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Verdicts;
 
@@ -13,9 +14,17 @@ pub enum StoreError {
     /// There is no memory for another counter, or for a counter that needs more.
     #[error("no room for more counters in memory")]
     Full,
-    /// Too many requests are waiting, or this one waited too long. The store was not asked.
+    /// Too many requests are waiting. The store was not asked.
     #[error("too many requests are queued for the store")]
     Overloaded,
+    /// This request waited for half of its time or more. The store was not asked.
+    #[error("waited {} of {} ms in the queue: the store or this host is slow", .waited.as_millis(), .of.as_millis())]
+    Waited {
+        /// Time in the queue.
+        waited: Duration,
+        /// Time that the request had.
+        of: Duration,
+    },
     /// Redis is known to be down, for this reason. It was not asked.
     #[error("redis is down: {0}")]
     Down(Arc<str>),
@@ -65,7 +74,12 @@ impl StoreError {
 
     /// Returns whether the store is unchanged, because it was not asked or is full.
     pub fn changes_nothing(&self) -> bool {
-        matches!(self, StoreError::Full | StoreError::Overloaded | StoreError::Down(_))
+        matches!(self, StoreError::Full | StoreError::Down(_)) || self.is_overload()
+    }
+
+    /// Returns whether the request was not sent to the store because of the queue.
+    pub fn is_overload(&self) -> bool {
+        matches!(self, StoreError::Overloaded | StoreError::Waited { .. })
     }
 
     /// Returns the kind, one of [`StoreError::KINDS`].
@@ -73,7 +87,7 @@ impl StoreError {
         match self {
             StoreError::Timeout => "timeout",
             StoreError::Full => "full",
-            StoreError::Overloaded => "overloaded",
+            StoreError::Overloaded | StoreError::Waited { .. } => "overloaded",
             StoreError::Down(_) => "down",
             StoreError::Connection(_) => "connection",
             StoreError::Refused(_) => "refused",

@@ -110,7 +110,14 @@ const REPORTED: usize = 100;
 pub struct Report {
     errors: First,
     warnings: First,
-    hints: First,
+    hints: BTreeMap<String, Kind>,
+}
+
+/// The first hint of a kind, and the number of all.
+#[derive(Debug)]
+struct Kind {
+    first: Problem,
+    all: usize,
 }
 
 /// The first problems, and the number of all.
@@ -143,7 +150,7 @@ impl Report {
         match problem.severity {
             Severity::Error => self.errors.add(problem),
             Severity::Warning => self.warnings.add(problem),
-            Severity::Hint => self.hints.add(problem),
+            Severity::Hint => self.hint(problem, 1),
         }
     }
 
@@ -156,7 +163,22 @@ impl Report {
     pub fn merge(&mut self, other: Report) {
         self.errors.merge(other.errors);
         self.warnings.merge(other.warnings);
-        self.hints.merge(other.hints);
+        other.hints.into_values().for_each(|Kind { first, all }| self.hint(first, all));
+    }
+
+    /// Adds hints of the same kind: their messages differ in numbers and names only.
+    fn hint(&mut self, first: Problem, all: usize) {
+        let place = |problem: &Problem| (Arc::clone(&problem.file), problem.position);
+        let kind = kind(&first.message);
+        match self.hints.get_mut(&kind) {
+            Some(known) => {
+                known.all += all;
+                if place(&first) < place(&known.first) {
+                    known.first = first;
+                }
+            }
+            None => drop(self.hints.insert(kind, Kind { first, all })),
+        }
     }
 
     /// Adds an error about a file or folder as a whole.
@@ -165,10 +187,15 @@ impl Report {
         self.add(Problem { severity, file, position: None, path: String::new(), message });
     }
 
-    /// Removes and returns the hints. After a hundred, the last one has the number left out.
+    /// Removes and returns the hints, the first of each kind with the number of the others.
     pub fn take_hints(&mut self) -> Vec<Problem> {
-        let First { kept, all } = std::mem::take(&mut self.hints);
-        listed(kept.into_values().collect(), all, "hints")
+        let told = |Kind { first, all }| match all - 1 {
+            0 => first,
+            more => Problem { message: format!("{} (and {more} more hints of this kind)", first.message), ..first },
+        };
+        let mut hints: Vec<_> = std::mem::take(&mut self.hints).into_values().map(told).collect();
+        hints.sort_by(|a, b| (&a.file, a.position).cmp(&(&b.file, b.position)));
+        hints
     }
 
     /// Returns the warnings if there are no errors. After a hundred, the last one has the number left out.
@@ -185,14 +212,21 @@ impl Report {
         if failed {
             return Err(RulesError { problems, more });
         }
-        Ok(listed(problems, all, "warnings"))
+        Ok(listed(problems, all))
     }
 }
 
+/// Returns the kind of a hint: its message without numbers, and without names in quotes.
+fn kind(message: &str) -> String {
+    let outside = message.split('"').step_by(2);
+    let is_name = |word: &&str| !word.starts_with(|char: char| char.is_ascii_digit());
+    outside.flat_map(str::split_whitespace).filter(is_name).collect::<Vec<_>>().join(" ")
+}
+
 /// Returns the first problems, and a last one with the number left out.
-fn listed(mut first: Vec<Problem>, all: usize, name: &str) -> Vec<Problem> {
+fn listed(mut first: Vec<Problem>, all: usize) -> Vec<Problem> {
     if let (Some(last), more @ 1..) = (first.last().cloned(), all - first.len()) {
-        let message = format!("and {more} more {name}, there or in other files");
+        let message = format!("and {more} more warnings, there or in other files");
         first.push(Problem { position: None, path: String::new(), message, ..last });
     }
     first

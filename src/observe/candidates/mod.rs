@@ -120,7 +120,12 @@ impl Candidates {
                 self.begin(&mut state);
             }
             Err(error) => {
-                tracing::error!("new candidate rules are rejected, the previous ones are still compared:\n{error}");
+                match state.candidates {
+                    Some(_) => tracing::error!(
+                        "new candidate rules are rejected, the previous ones are still compared:\n{error}"
+                    ),
+                    None => tracing::error!("the candidate rules are rejected, nothing is compared:\n{error}"),
+                }
                 state.refused = Some(error.to_string());
             }
         }

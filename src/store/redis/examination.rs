@@ -152,6 +152,18 @@ impl Examination {
         std::iter::once(self).chain(self.per_second.as_deref())
     }
 
+    /// Warns of each server without a replica, for rules with `durable: true`.
+    pub fn warn_without_replicas(&mut self) {
+        for server in self.servers.iter_mut().filter(|server| server.replicas == Some(0)) {
+            server.warnings.push(
+                "it has no replica, and the rules have limits with durable: true: every request that takes hits from \
+                 one waits in vain for a confirmation and is answered by failure_mode; add a replica, or remove \
+                 durable: true"
+                    .to_owned(),
+            );
+        }
+    }
+
     /// Examines the only server, and the Sentinels that name it.
     async fn look_at_one(&mut self, config: &RedisConfig, dialer: &Dialer) -> Result<(), StartError> {
         for (sentinel, said) in dialer.survey().await {

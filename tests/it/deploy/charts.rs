@@ -81,6 +81,9 @@ fn the_schema_takes_the_values_of_the_chart_and_no_slip() {
         json!({"topKeys": {"values": "secret"}}),
         json!({"rules": {"tls": {"ca": "envoy-rate-limit"}}}),
         json!({"extraVolumes": {"name": "certs"}}),
+        json!({"settings": {"WORKER_THREDS": 2}}),
+        json!({"settings": {"REDIS_TIMEOUT": 100}}),
+        json!({"settings": {"WORKER_THREADS": "many"}}),
     ] {
         let mut values = defaults.clone();
         merge(&mut values, &slip);
@@ -275,6 +278,16 @@ fn assert_sound(objects: &[Value], from: &str) {
     assert!(said.contains("errors: 0"), "{from}: {said}");
 }
 
+/// `helm template ... | tollgate check --strict -` finds nothing wrong.
+fn assert_checked(program: &str, arguments: &[&str]) {
+    let manifest = tempfile::NamedTempFile::new().unwrap();
+    fs::write(manifest.path(), run(program, arguments).stdout).unwrap();
+    let mut check = tollgate::command();
+    let checked = check.args(["check", "--strict", "-"]).stdin(manifest.reopen().unwrap()).output().unwrap();
+    let said = [checked.stdout, checked.stderr].concat();
+    assert!(checked.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&said));
+}
+
 #[test]
 #[ignore = "needs Helm, and the types of Kubernetes: make e2e"]
 fn every_set_of_values_renders_to_what_kubernetes_takes() {
@@ -290,6 +303,10 @@ fn every_set_of_values_renders_to_what_kubernetes_takes() {
             let config = objects.iter().find(|object| object["metadata"]["name"] == name);
             config.iter().for_each(|config| assert_eq!(loaded_rules(config).warnings, [], "{set}"));
         }
+        let has_rules = objects.iter().any(|object| object["metadata"]["name"] == "edge-tollgate-rules");
+        if has_rules {
+            assert_checked("helm", &["template", "edge", CHART, "--kube-version", KUBERNETES, "--values", set]);
+        }
     }
 }
 
@@ -298,10 +315,32 @@ fn every_set_of_values_renders_to_what_kubernetes_takes() {
 fn values_that_cannot_be_right_are_refused_in_words() {
     for (given, said) in [
         (&["--set", "replicaCount=1"][..], "set exactly one source of rules"),
+        (
+            &["--set", "rules.existingConfigMap=limits,redis.url=r:6379"],
+            "set networkPolicy.fromNamespaces to the namespaces of your proxies",
+        ),
+        (
+            &[
+                "--set",
+                "rules.existingConfigMap=limits,redis.url=r:6379,networkPolicy.enabled=false,settings.GRPC_PORT=9000",
+            ],
+            "settings.GRPC_PORT would not change the ports of the pod, its probes and its Services",
+        ),
+        (
+            &["--set", "rules.existingConfigMap=limits,redis.url=r:6379,settings.WORKER_THREDS=2"],
+            "additional properties 'WORKER_THREDS' not allowed",
+        ),
+        (
+            &["--set", "rules.existingConfigMap=limits,redis.url=r:6379,settings.REDIS_TIMEOUT=100"],
+            "at '/settings/REDIS_TIMEOUT': got number, want string",
+        ),
         (&["--set", "rules.existingConfigMap=limits"], "without redis.url each instance counts on its own"),
         (&["--set", "rules.existingConfigMap=limits", "--set", "redis.url=r:6379", "--set", "redis.uri=r:6379"], "uri"),
         (
-            &["--set", "rules.existingConfigMap=limits,redis.url=r:6379,topKeys.values=hashed"],
+            &[
+                "--set",
+                "rules.existingConfigMap=limits,redis.url=r:6379,networkPolicy.enabled=false,topKeys.values=hashed",
+            ],
             "hashed values need a key: set valuesKey.secret",
         ),
     ] {
@@ -321,6 +360,7 @@ fn every_kustomization_builds_to_what_kubernetes_takes() {
         if folder != KUSTOMIZATIONS[1] {
             assert_sound(&objects, folder);
             assert_eq!(loaded_rules(object(&objects, "ConfigMap", "tollgate-rules")).warnings, [], "{folder}");
+            assert_checked("kustomize", &["build", folder]);
         }
     }
 }

@@ -49,6 +49,14 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if and (not .Values.redis.url) (or .Values.autoscaling.enabled (gt (int .Values.replicaCount) 1)) }}
 {{- fail "without redis.url each instance counts on its own: set it, or replicaCount: 1" }}
 {{- end }}
+{{- if and .Values.networkPolicy.enabled (not .Values.networkPolicy.fromNamespaces) (not .Values.networkPolicy.from) }}
+{{- fail "the NetworkPolicy would keep every proxy out: set networkPolicy.fromNamespaces to the namespaces of your proxies, such as {istio-system} or {envoy-gateway-system}, or networkPolicy.enabled: false" }}
+{{- end }}
+{{- range $name, $instead := dict "GRPC_PORT" "the pod listens on 8081, and the Service maps it" "PORT" "the pod listens on 8080, and the Service maps it" "GRPC_HOST" "the pod listens on every address" "HOST" "the pod listens on every address" "GRPC_UDS" "clients connect over the Service" }}
+{{- if hasKey $.Values.settings $name }}
+{{- fail (printf "settings.%s would not change the ports of the pod, its probes and its Services: remove it; %s" $name $instead) }}
+{{- end }}
+{{- end }}
 {{- if and .Values.autoscaling.enabled (not ((.Values.resources).requests).cpu) }}
 {{- fail "the autoscaler needs resources.requests.cpu: set it" }}
 {{- end }}

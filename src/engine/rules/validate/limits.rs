@@ -320,6 +320,17 @@ impl Tree<'_, '_> {
 }
 
 fn unknown_time_zone(name: &str) -> String {
+    let upper = name.to_ascii_uppercase();
+    let offset = upper.strip_prefix("UTC").or_else(|| upper.strip_prefix("GMT")).unwrap_or(&upper);
+    if let (Some(sign @ ('+' | '-')), Some(hours)) = (offset.chars().next(), offset.get(1..)) {
+        let hours = hours.split(':').next().and_then(|hours| hours.parse::<u8>().ok());
+        let same = hours.map(|hours| format!("Etc/GMT{}{hours}", if sign == '+' { '-' } else { '+' }));
+        let same = same
+            .filter(|same| TimeZone::named(same).is_some())
+            .map_or(String::new(), |same| format!(", or {same}, whose sign is reversed"));
+        let place = "an offset is no time zone: write a place such as Europe/Berlin, which has summer time";
+        return format!("unknown time zone {}: {place}{same}", quoted(name));
+    }
     let names = TimeZone::names();
     let near = nearest(name, &names.iter().map(String::as_str).collect::<Vec<_>>());
     let hint = match near {

@@ -2,11 +2,13 @@
 //! does not: it reads the folder as which Kubernetes mounts a ConfigMap or a Secret.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use serde_json::Map;
 
 use super::document::{DocumentError, Entry, Node, Value, parse_all};
 use super::fields::File;
@@ -82,11 +84,13 @@ pub(super) fn embedded<'n>(
 ) -> Result<Vec<Embedded<'n>>, String> {
     let (mut found, mut others) = (Vec::new(), Vec::new());
     let lines: Vec<&str> = text.lines().collect();
+    let wanted = Wanted::of(roots);
     for root in roots.iter().filter(|root| !root.is_null()) {
         resources(root, &mut |resource| match kind(resource) {
             Some(kind) => {
                 let before = found.len();
-                if let Some(holder) = HOLDERS.iter().find(|holder| holder.kind == kind) {
+                let holder = HOLDERS.iter().find(|holder| holder.kind == kind);
+                if let Some(holder) = holder.filter(|_| wanted.has(resource)) {
                     let held =
                         |place: Place, name: &str| place.held_by(format!("{}, {}", named(resource), quoted(name)));
                     entries(resource, holder.texts, |name, at, text| {
@@ -121,6 +125,93 @@ pub(super) fn embedded<'n>(
     others.truncate(NAMED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     Err(format!("no ConfigMap or Secret in this manifest holds rules: there are {}{more}", others.join(", ")))
+}
+
+/// The resources to read the rules from. A manifest of a deployment also holds candidate rules, dashboards and files of
+/// other programs.
+enum Wanted<'n> {
+    /// A workload in the manifest mounts these as its rules.
+    Mounted(BTreeSet<&'n str>),
+    /// No workload says: all but the candidates.
+    AllBut(BTreeSet<&'n str>),
+}
+
+impl<'n> Wanted<'n> {
+    fn of(roots: &'n [Node<'n>]) -> Wanted<'n> {
+        let (mut rules, mut candidates, mut holders) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        for root in roots.iter().filter(|root| !root.is_null()) {
+            resources(root, &mut |resource| {
+                let name = at(resource, &["metadata", "name"]).and_then(plain);
+                if HOLDERS.iter().any(|holder| kind(resource) == Some(holder.kind)) {
+                    holders.extend(name);
+                    let component = at(resource, &["metadata", "labels", "app.kubernetes.io/component"]);
+                    candidates.extend(name.filter(|_| component.and_then(plain) == Some("candidates")));
+                }
+                if let Some(pod) = at(resource, &["spec", "template", "spec"]) {
+                    rules.extend(mounted(pod, "RULES"));
+                    candidates.extend(mounted(pod, "CANDIDATE_RULES"));
+                }
+            });
+        }
+        rules.retain(|name| holders.contains(name));
+        let others = || holders.iter().any(|name| !candidates.contains(name));
+        match rules.is_empty() {
+            false => Wanted::Mounted(rules),
+            true if others() => Wanted::AllBut(candidates),
+            // Only candidates are to be checked.
+            true => Wanted::AllBut(BTreeSet::new()),
+        }
+    }
+
+    fn has(&self, resource: &Node<'_>) -> bool {
+        let name = at(resource, &["metadata", "name"]).and_then(plain).unwrap_or_default();
+        match self {
+            Wanted::Mounted(names) => names.contains(name),
+            Wanted::AllBut(names) => !names.contains(name),
+        }
+    }
+}
+
+/// Returns the names of the ConfigMaps and Secrets in the folders that a variable of a pod names.
+fn mounted<'n>(pod: &'n Node<'n>, variable: &str) -> Vec<&'n str> {
+    let mut names = Vec::new();
+    for container in items(pod, "containers") {
+        let is_it = |entry: &&'n Node<'n>| text(entry, "name") == Some(variable);
+        let folders = items(container, "env").find(is_it).and_then(|entry| text(entry, "value")).unwrap_or_default();
+        for mount in items(container, "volumeMounts") {
+            let is_inside = |folder: &str| {
+                let path = text(mount, "mountPath");
+                path.is_some_and(|path| Path::new(folder.trim()).starts_with(path) && !folder.trim().is_empty())
+            };
+            if folders.split(',').any(is_inside) {
+                let volume = items(pod, "volumes").find(|volume| text(volume, "name") == text(mount, "name"));
+                names.extend(volume.into_iter().flat_map(|volume| {
+                    let projected = field(volume, "projected").into_iter().flat_map(|of| items(of, "sources"));
+                    projected.chain([volume]).filter_map(source)
+                }));
+            }
+        }
+    }
+    names
+}
+
+/// Returns the name of the ConfigMap or Secret that a volume shows.
+fn source<'n>(volume: &'n Node<'n>) -> Option<&'n str> {
+    let paths: [&[&str]; 3] = [&["configMap", "name"], &["secret", "secretName"], &["secret", "name"]];
+    paths.iter().find_map(|path| at(volume, path).and_then(plain))
+}
+
+/// Returns the items of a list; none if there is no such list.
+fn items<'n>(node: &'n Node<'n>, key: &str) -> impl Iterator<Item = &'n Node<'n>> {
+    let items = match field(node, key).map(|list| &list.value) {
+        Some(Value::List(items)) => &items[..],
+        _ => &[],
+    };
+    items.iter()
+}
+
+fn at<'n>(node: &'n Node<'n>, path: &[&str]) -> Option<&'n Node<'n>> {
+    path.iter().try_fold(node, |node, key| field(node, key))
 }
 
 /// Decodes base64, if it contains a text.
@@ -159,7 +250,13 @@ fn is_rules((name, at): (&str, Position), text: &str, file: &mut File<'_>) -> bo
         let key = line.split(':').next().unwrap_or_default().trim_matches(['"', '\'', ' ', '{', '\t']);
         line.contains(':') && nearest(key, &["domain", "descriptors"]).is_some()
     };
-    if !text.lines().any(begins) {
+    // A dashboard in JSON has a description in each panel.
+    let top: Option<Map<String, serde_json::Value>> = serde_json::from_str(text).ok();
+    let has_rules = match &top {
+        Some(top) => top.keys().any(|key| nearest(key, &["domain", "descriptors"]).is_some()),
+        None => text.lines().any(begins),
+    };
+    if !has_rules {
         return false;
     }
     if !is_rules_file(Path::new(name)) {
@@ -201,7 +298,11 @@ fn field<'n>(node: &'n Node<'n>, key: &str) -> Option<&'n Node<'n>> {
 }
 
 fn text<'n>(node: &'n Node<'_>, key: &str) -> Option<&'n str> {
-    match &field(node, key)?.value {
+    plain(field(node, key)?)
+}
+
+fn plain<'n>(node: &'n Node<'_>) -> Option<&'n str> {
+    match &node.value {
         Value::Plain(text) | Value::Quoted(text) => Some(text),
         Value::List(_) | Value::Visited(_) | Value::Map(_) => None,
     }

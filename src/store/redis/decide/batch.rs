@@ -15,6 +15,7 @@
 //! If a call fails, each request in it fails, once: nothing that may have been sent is sent a second time.
 
 use std::borrow::Borrow;
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -81,7 +82,9 @@ pub(crate) struct PendingRequest {
     travel: Travel,
     /// The checks, if one of them must be acknowledged by a replica.
     durable: Option<Box<[Check]>>,
-    queue_deadline: Instant,
+    since: Instant,
+    /// Time until the deadline at first, of which half may pass in the queue.
+    time: Duration,
     answer: oneshot::Sender<Answer>,
     /// The span of the request, if it is sampled.
     span: Option<Current>,
@@ -108,12 +111,12 @@ impl PendingRequest {
     ) -> (PendingRequest, oneshot::Receiver<Answer>) {
         let (answer, answered) = oneshot::channel();
         let now = instant::now();
-        let queue_deadline = now + deadline.saturating_duration_since(now) / 2;
+        let time = deadline.saturating_duration_since(now);
         let work = checks.iter().map(|check| check.borrow().work()).sum();
         let (group, travel) = (Group::new(checks), Travel::default());
         let is_durable = checks.iter().map(Borrow::borrow).any(takes_durably);
         let durable = is_durable.then(|| checks.iter().map(|check| check.borrow().clone()).collect());
-        (PendingRequest { group, work, travel, durable, queue_deadline, answer, span: None }, answered)
+        (PendingRequest { group, work, travel, durable, since: now, time, answer, span: None }, answered)
     }
 
     /// Returns the request for counters in these slots, sent in this manner.
@@ -142,9 +145,10 @@ impl Batch {
     pub(crate) fn of(waiting: &mut Waiting<PendingRequest>, now: Instant) -> Option<Batch> {
         let (mut batch, mut work) = (Vec::new(), 0);
         while let Some(request) = waiting.pop() {
-            if request.queue_deadline <= now || request.has_gone() {
+            let waited = now.saturating_duration_since(request.since);
+            if waited >= request.time / 2 || request.has_gone() {
                 // The caller may have been cancelled.
-                let _ = request.answer.send(Err(StoreError::Overloaded.into()));
+                let _ = request.answer.send(Err(StoreError::Waited { waited, of: request.time }.into()));
                 continue;
             }
             work += request.work;
@@ -422,7 +426,7 @@ mod tests {
         let half_over = Instant::now() + Duration::from_secs(30);
         assert_eq!(sizes(scene.next_at(half_over)), [1], "the one that has more time");
         for answer in waiting {
-            assert!(matches!(answer.blocking_recv(), Ok(Err(NodeError::Store(StoreError::Overloaded)))));
+            assert!(matches!(answer.blocking_recv(), Ok(Err(NodeError::Store(StoreError::Waited { .. })))));
         }
         scene.push_all(&[4]);
     }

@@ -33,7 +33,10 @@ pub enum Cause {
     #[error("it requires a password, and none is set: set REDIS_AUTH to PASSWORD or USER:PASSWORD")]
     NoPassword,
     /// `WRONGPASS`
-    #[error("the user or the password is wrong: correct REDIS_AUTH (PASSWORD or USER:PASSWORD) or REDIS_URL")]
+    #[error(
+        "the user or the password is wrong: correct REDIS_AUTH (PASSWORD or USER:PASSWORD) or REDIS_URL, where @ is \
+         written %40, : %3A, / %2F and % %25"
+    )]
     WrongPassword,
     /// A password was sent for a user without one.
     #[error("a password is set, but Redis has none: remove it from REDIS_AUTH and REDIS_URL, or set `requirepass`")]
@@ -120,7 +123,8 @@ pub enum Cause {
     NoCluster,
     /// `CLUSTERDOWN`
     #[error(
-        "the cluster does not serve the counter (CLUSTERDOWN): check CLUSTER NODES, and set \
+        "the cluster does not serve the counter (CLUSTERDOWN): check that CLUSTER INFO has \
+         cluster_slots_assigned:16384 (redis-cli --cluster create, or fix, assigns slots), and set \
          cluster-require-full-coverage no, so that one slot without a master does not stop all others"
     )]
     ClusterDown,
