@@ -50,7 +50,7 @@ pub(super) fn run_to_the_end(
 ) -> anyhow::Result<()> {
     let watchdog = watchdog.context("cannot watch for signals")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let done = runtime.block_on(server::serve(settings, logs.lost(), logs.events(), watchdog, announced));
+    let done = runtime.block_on(server::serve(settings, logs, watchdog, announced));
     // A load in progress, or a disk that does not answer, must not delay the end.
     runtime.shutdown_background();
     done

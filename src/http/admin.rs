@@ -19,6 +19,7 @@ use super::counters;
 use super::explain;
 use super::fleet;
 use super::gate::{Gate, pass};
+use super::log_level;
 use super::top;
 use super::usage;
 use super::what_if;
@@ -31,6 +32,7 @@ use crate::shared::adjustment::Adjustments;
 use crate::shared::fleet::Fleet;
 use crate::shared::usage::UsageStore;
 use crate::store::Store;
+use crate::telemetry::LevelControl;
 
 /// Entry without a value that separates two descriptors in a query.
 const SEPARATOR: &str = "+";
@@ -91,6 +93,8 @@ pub struct Admin<S> {
     /// Recorded usage of limits.
     usage: UsageStore,
     observing: Observing,
+    /// `None` if the process does not control a log.
+    levels: Option<LevelControl>,
 }
 
 impl<S> Admin<S> {
@@ -115,6 +119,7 @@ impl<S> Admin<S> {
             explaining: Semaphore::new(1),
             reading_counters: Arc::new(Semaphore::new(1)),
             observing: Observing::default(),
+            levels: None,
         }
     }
 
@@ -128,6 +133,16 @@ impl<S> Admin<S> {
     #[must_use]
     pub fn observing(self, observing: Observing) -> Admin<S> {
         Admin { observing, ..self }
+    }
+
+    /// Changes the levels of this log.
+    #[must_use]
+    pub fn leveling(self, levels: LevelControl) -> Admin<S> {
+        Admin { levels: Some(levels), ..self }
+    }
+
+    pub(super) fn levels(&self) -> Option<&LevelControl> {
+        self.levels.as_ref()
     }
 
     pub(super) fn observed(&self) -> &Observing {
@@ -184,7 +199,8 @@ pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
     let router = counters::router(Arc::clone(&admin)).merge(explain::router(Arc::clone(&admin)));
     let router = router.merge(candidates::router(Arc::clone(&admin))).merge(fleet::router(Arc::clone(&admin)));
     let router = router.merge(usage::router(Arc::clone(&admin))).merge(what_if::router(Arc::clone(&admin)));
-    let router = router.merge(adjustments::router(Arc::clone(&admin))).merge(top::router(admin));
+    let router = router.merge(adjustments::router(Arc::clone(&admin))).merge(log_level::router(Arc::clone(&admin)));
+    let router = router.merge(top::router(admin));
     let router = router.route_layer(from_fn_with_state(gate, pass));
     // Answers contain user names: no proxy or browser may cache them.
     router.layer(map_response(async |mut response: Response| {

@@ -43,7 +43,7 @@ const ALWAYS: [Link; 2] =
 const JSON: Link = Link("/json", "decisions in JSON, by POST");
 
 /// Paths that need a token.
-const ADMIN: [Link; 8] = [
+const ADMIN: [Link; 9] = [
     Link("/top", "the keys with the most hits or denials"),
     Link("/explain", "why a request is limited: ?domain=D&key=value"),
     Link("/counters", "counters of a request: ?domain=D&key=value"),
@@ -52,6 +52,7 @@ const ADMIN: [Link; 8] = [
     Link("/what-if", "the effect of another number"),
     Link("/candidates", "the effect of candidate rules"),
     Link("/replicas", "the instances that share the store"),
+    Link("/log-level", "the level of the log, which PUT changes"),
 ];
 
 /// Paths that need a token, and that only the console has.

@@ -14,6 +14,7 @@ mod gate;
 mod health;
 mod index;
 mod json;
+mod log_level;
 mod metrics;
 mod top;
 mod usage;

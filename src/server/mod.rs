@@ -66,7 +66,7 @@ use crate::store::redis::topology::config::OnCall;
 use crate::store::redis::topology::route::Route;
 use crate::store::timed::{OnAnswer, Timed};
 use crate::supervise::{self, RETRY, supervise};
-use crate::telemetry::Events;
+use crate::telemetry::{Events, LevelControl, Logs};
 pub use announce::Addresses;
 use announce::{Serving, Up};
 use door::Door;
@@ -85,15 +85,15 @@ use workers::Workers;
 const SHARED_CONNECTIONS: usize = 2;
 
 /// Serves until SIGTERM or SIGINT, and then until the calls in progress are answered. The metrics show the number of
-/// lost log lines, and the console shows the latest lines. `announced` gets the addresses once rules are in force.
+/// lost lines of `logs`, the console shows the latest ones, and administrators change its levels. `announced` gets the
+/// addresses once rules are in force.
 ///
 /// # Errors
 /// If the process cannot start: wrong settings, a port in use, or wrong rules. While rules are read from files, only
 /// HTTP answers, with a health check that shows the progress; gRPC listens once the rules are in force.
 pub async fn serve(
     settings: Settings,
-    lost_log_lines: impl Fn() -> u64 + Send + Sync + 'static,
-    events: Events,
+    logs: &Logs,
     watchdog: Watchdog,
     announced: watch::Sender<Option<Addresses>>,
 ) -> anyhow::Result<()> {
@@ -115,7 +115,7 @@ pub async fn serve(
         Some(_) => metrics.with_exposition(settings.statistics.exposition()?),
         None => metrics,
     });
-    metrics.observe_lost_log_lines(lost_log_lines)?;
+    metrics.observe_lost_log_lines(logs.lost())?;
     let (spans, exporting) = exporting::start(&settings.tracing, &metrics)?;
     let instance = instance_id(&host_name());
     let decision_log = exporting::decision_log(&settings.decisions, instance.clone(), &metrics)?;
@@ -138,7 +138,8 @@ pub async fn serve(
         store_is_up: seen_store,
         spans: spans.clone(),
         exporting,
-        events,
+        events: logs.events(),
+        levels: logs.levels(),
         instance,
         decision_log,
         redis_history: Arc::default(),
@@ -315,6 +316,7 @@ struct Parts {
     /// `None` if tracing is off.
     exporting: Option<Exporting>,
     events: Events,
+    levels: LevelControl,
     /// ID of this process in the fleet, and in logs of requests.
     instance: String,
     /// `None` if the decision log is off.
@@ -379,6 +381,7 @@ impl Parts {
         let (stop, stopped) = watch::channel(false);
         let json = parts.json(first_worker.clone())?;
         let admin = parts.admin(first_worker, (adjustments, Arc::clone(&fleet)), usage, &observing)?;
+        let admin = admin.map(|admin| admin.leveling(self.levels));
         let console = match admin {
             Some(_) => parts.console(self.redis_history, self.events, about)?,
             None => None,

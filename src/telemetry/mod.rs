@@ -20,13 +20,14 @@ use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGua
 use tracing_subscriber::Layer as _;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use self::lines::Shortened;
 
 pub use by_name::{Admitted, ThrottleByName};
 pub use events::{Event, Events};
-pub use levels::{LogLevels, LogLevelsError};
+pub use levels::{LevelControl, LogLevels, LogLevelsError};
 pub use throttle::Throttle;
 
 /// Number of lines that may wait to be written: 32 MiB if each has the maximum length.
@@ -63,16 +64,23 @@ pub struct Logs {
     writer: Option<WorkerGuard>,
     lost: ErrorCounter,
     events: Events,
+    levels: LevelControl,
 }
 
 /// Starts logging to standard error, including panics.
 pub fn init(levels: &LogLevels, format: LogFormat) -> Logs {
     let builder = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(WAITING_LINES).thread_name("logs");
     let (writer, guard) = builder.finish(io::stderr());
-    let logs = Logs { lost: writer.error_counter(), writer: Some(guard), events: Events::default() };
+    let (targets, handle) = reload::Layer::new(levels.targets());
+    let apply = move |levels: &LogLevels| {
+        // Fails only if a thread panicked in it; the levels before then stay in force.
+        let _ = handle.reload(levels.targets());
+    };
+    let levels = LevelControl::new(levels.clone(), apply);
+    let logs = Logs { lost: writer.error_counter(), writer: Some(guard), events: Events::default(), levels };
     // If the layer logged its own errors, it would write to standard error directly and could block.
     let layer = tracing_subscriber::fmt::layer().with_target(false).log_internal_errors(false);
-    let (layer, targets) = (layer.with_writer(Shortened { format, writer }), levels.targets());
+    let layer = layer.with_writer(Shortened { format, writer });
     // Collects events from INFO up, regardless of the level of the log.
     let registry = tracing_subscriber::registry().with(logs.events.clone().with_filter(LevelFilter::INFO));
     match format {
@@ -95,6 +103,11 @@ impl Logs {
     /// Returns the latest lines.
     pub fn events(&self) -> Events {
         self.events.clone()
+    }
+
+    /// Returns the control of the levels.
+    pub fn levels(&self) -> LevelControl {
+        self.levels.clone()
     }
 
     /// Returns a function that reads the number of lines lost since the start.

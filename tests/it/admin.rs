@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use serde_json::{Value, json};
+
 use crate::support::tollgate::Tollgate;
 use crate::support::wait_until;
 
@@ -54,7 +56,8 @@ fn a_refused_request_is_logged_with_the_address_of_its_client_and_counted() {
 #[test]
 fn a_method_that_a_path_does_not_have_is_refused_without_a_token_and_counted() {
     let service = start();
-    let paths = ["/replicas", "/what-if", "/what-if/log", "/candidates", "/top", "/usage", "/explain", "/rules"];
+    let paths =
+        ["/replicas", "/what-if", "/what-if/log", "/candidates", "/top", "/usage", "/explain", "/rules", "/log-level"];
     for (before, path) in paths.into_iter().enumerate() {
         assert_eq!(service.send("POST", path, &[], b"").0, 401, "{path}");
         assert_eq!(counted(&service, "none", "unauthorized"), (before + 1) as f64, "{path}");
@@ -63,6 +66,53 @@ fn a_method_that_a_path_does_not_have_is_refused_without_a_token_and_counted() {
         assert_eq!(status, if path == "/explain" { 400 } else { 405 }, "{path}");
         assert_eq!(counted(&service, "admin", "invalid"), (before + 1) as f64, "{path}");
     }
+}
+
+#[tokio::test]
+async fn the_level_of_the_log_changes_without_a_restart() {
+    let service = start();
+    let change = |way: &str, path: &str, levels: &str, token: &str| {
+        let token = format!("Bearer {token}");
+        let (status, said) = service.send(way, path, &[("authorization", &token)], levels.as_bytes());
+        (status, serde_json::from_str::<Value>(&said).unwrap_or_else(|error| panic!("{said}: {error}")))
+    };
+    // At DEBUG, each request has a line.
+    let is_shown = async |user: &str| {
+        assert!(service.passes("shop", &[("user", user)]).await);
+        let changes =
+            || service.logs().iter().filter(|line| line["message"] == "the level of the log has changed").count();
+        let before = changes();
+        assert_eq!(change("DELETE", "/log-level", "", ADMIN).0, 200);
+        wait_until("it is logged", || changes() > before);
+        service.logs().iter().any(|line| line.to_string().contains(user))
+    };
+    assert_eq!(
+        change("GET", "/log-level", "", READER).1,
+        json!({
+            "level": "info", "configured": "info", "ends_in_ms": null
+        })
+    );
+    assert!(!is_shown("one-at-info").await);
+    assert_eq!(change("PUT", "/log-level", "debug,h2=warn", ADMIN).1["level"], "debug,h2=warn");
+    assert!(is_shown("one-at-debug").await);
+    assert!(!is_shown("one-at-info-again").await);
+
+    assert_eq!(change("PUT", "/log-level", "debug", READER).0, 403);
+    for (path, levels, said) in [
+        ("/log-level", "loud", "must be one of trace"),
+        ("/log-level?for=10", "debug", "for=10m, up to 7d"),
+        ("/log-level?for=8d", "debug", "for=10m, up to 7d"),
+        ("/log-level?level=debug", "", "for=10m, up to 7d"),
+    ] {
+        let (status, error) = change("PUT", path, levels, ADMIN);
+        assert!(status == 400 && error["error"].as_str().unwrap().contains(said), "{path}: {error}");
+    }
+    let told = change("PUT", "/log-level?for=10m", "debug", ADMIN).1;
+    assert!((1..=600_000).contains(&told["ends_in_ms"].as_u64().unwrap()), "{told}");
+    change("PUT", "/log-level?for=50ms", "warn", ADMIN);
+    wait_until("it is over", || change("GET", "/log-level", "", READER).1["level"] == "info");
+    let timed = || service.logs().into_iter().any(|line| line["role"] == "timer" && line["now"] == "info");
+    wait_until("it is logged", timed);
 }
 
 #[test]

@@ -1,0 +1,87 @@
+//! `/log-level`: the levels of the log, which change without a restart.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use axum::routing::any;
+use axum::{Extension, Json, Router};
+use serde_json::json;
+
+use super::admin::{Admin, AdminRole, Refusal, refuse};
+use super::json::whole;
+use crate::store::Store;
+use crate::telemetry::{LevelControl, LogLevels};
+
+/// Largest body of a request in bytes.
+const MOST_BYTES: usize = 1024;
+
+/// Longest time after which the level of the settings returns. Who wants it for longer sets `LOG_LEVEL`.
+const LONGEST: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
+    Router::new().route("/log-level", any(all::<S>)).with_state(admin)
+}
+
+/// Handles `/log-level`: `GET` shows the levels, `PUT ?for=10m` with levels as the body changes them, for this time or
+/// until the process ends, and `DELETE` puts those of the settings in force.
+async fn all<S: Store>(
+    State(admin): State<Arc<Admin<S>>>,
+    method: Method,
+    uri: Uri,
+    Extension(role): Extension<AdminRole>,
+    body: Body,
+) -> Result<Response, Refusal> {
+    role.may(&method)?;
+    let control = admin.levels().ok_or_else(|| refuse(StatusCode::NOT_FOUND, "this process writes no log"))?;
+    match method {
+        Method::GET | Method::HEAD => {}
+        Method::PUT => {
+            let time = time(&uri)?;
+            let body = whole(body, (MOST_BYTES, "levels")).await?;
+            let levels: LogLevels = match std::str::from_utf8(&body).map(str::trim) {
+                Ok(text) => text.parse().map_err(|error| refuse(StatusCode::BAD_REQUEST, error))?,
+                Err(_) => return Err(refuse(StatusCode::BAD_REQUEST, "send levels as LOG_LEVEL has them, as text")),
+            };
+            let change = control.set(levels, time, role.name());
+            if let Some(time) = time {
+                let control = control.clone();
+                tokio::spawn(async move {
+                    tokio::time::sleep(time).await;
+                    control.end(change);
+                });
+            }
+        }
+        Method::DELETE => {
+            control.set(control.configured().clone(), None, role.name());
+        }
+        _ => {
+            let ways = "use GET to read it, PUT to change it, DELETE to return to LOG_LEVEL";
+            return Err(refuse(StatusCode::METHOD_NOT_ALLOWED, ways));
+        }
+    }
+    Ok(Json(shown(control)).into_response())
+}
+
+fn shown(control: &LevelControl) -> serde_json::Value {
+    let (level, left) = control.current();
+    json!({
+        "level": level.to_string(),
+        "configured": control.configured().to_string(),
+        "ends_in_ms": left.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
+    })
+}
+
+fn time(uri: &Uri) -> Result<Option<Duration>, Refusal> {
+    let mut pairs = form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes());
+    let Some((name, value)) = pairs.next() else { return Ok(None) };
+    let wrong = || refuse(StatusCode::BAD_REQUEST, "the only parameter is for, with a time such as for=10m, up to 7d");
+    let time = humantime::parse_duration(&value).ok().filter(|time| !time.is_zero() && *time <= LONGEST);
+    match (&*name, pairs.next()) {
+        ("for", None) => time.map(Some).ok_or_else(wrong),
+        _ => Err(wrong()),
+    }
+}
