@@ -5,6 +5,7 @@ mod candidates;
 mod descriptors;
 mod door;
 mod drain;
+mod durable;
 mod exporting;
 mod grpc;
 mod http_ports;
@@ -71,6 +72,7 @@ pub use announce::Addresses;
 use announce::{Serving, Up};
 use door::Door;
 use drain::Running;
+use durable::Durable;
 use grpc::Entrance;
 use listeners::Ports;
 use management::{BeforeTheFirst, Management};
@@ -143,6 +145,7 @@ pub async fn serve(
         instance,
         decision_log,
         redis_history: Arc::default(),
+        durable: Arc::default(),
         watchdog,
         announced,
     };
@@ -171,7 +174,11 @@ pub async fn serve(
             let sentinels = parts.metrics.sentinels()?;
             let on_call =
                 on_call.and_of_sentinels(move |master, answering, all| sentinels.set_answering(master, answering, all));
-            let config = config.told_to(on_call.and_of_servers(move |server, vitals| history.take(server, vitals)));
+            let durable = Arc::clone(&parts.durable);
+            let config = config.told_to(on_call.and_of_servers(move |server, vitals| {
+                durable.take_server(server, vitals.replicas);
+                history.take(server, vitals);
+            }));
             let route = Route::start(config)?;
             let shared = Shared::in_redis(&route);
             let stores = RedisStore::start_over(parts.workers.runtimes(), &route, on_change).await?;
@@ -322,6 +329,7 @@ struct Parts {
     /// `None` if the decision log is off.
     decision_log: Option<Arc<DecisionLog>>,
     redis_history: Arc<RedisHistory>,
+    durable: Arc<Durable>,
     watchdog: Watchdog,
     announced: watch::Sender<Option<Addresses>>,
 }
@@ -393,7 +401,15 @@ impl Parts {
         let http = http_ports::serve(ports.http, router, ports.http_connections, stopped);
         let statsd = settings.statistics.statsd(&Environment::of_process())?;
         let statsd = statsd.map(|config| Statsd::start(config, Arc::clone(&metrics)));
-        let target = Target { limiter: Arc::clone(&limiter), metrics, serving: serving.clone(), door, up, in_memory };
+        let target = Target {
+            limiter: Arc::clone(&limiter),
+            metrics,
+            serving: serving.clone(),
+            door,
+            up,
+            in_memory,
+            durable: self.durable,
+        };
         let rules = tokio::spawn(reload::keep(self.origin, target));
         self.watchdog.started();
         let (exporting, decision_log) = (self.exporting, observing.decision_log);

@@ -11,6 +11,7 @@ use tokio::task::spawn_blocking;
 
 use super::announce::{Serving, Up};
 use super::door::Door;
+use super::durable::Durable;
 use super::management::{self, Management};
 use super::signals::Hangups;
 use crate::engine::rules::Rules;
@@ -38,6 +39,7 @@ pub(super) struct Target<S> {
     pub(super) up: Up,
     /// Whether counters and usage are kept in this process.
     pub(super) in_memory: bool,
+    pub(super) durable: Arc<Durable>,
 }
 
 /// Source of the rules.
@@ -127,7 +129,7 @@ async fn load_first<S: Store>(loader: Loader, wrong: WrongAtFirst, target: &Targ
             warn_of(&warnings);
             let (limiter, domains) = (Arc::clone(&target.limiter), rules.domains());
             spawn_blocking(move || limiter.put_in_force(rules)).await?;
-            target.warn_of_usage();
+            target.warn_of_store();
             target.serving.loaded(domains).await;
         }
         Err(error) if wrong == WrongAtFirst::Wait => {
@@ -187,9 +189,10 @@ impl<S: Store> Target<S> {
         }
     }
 
-    /// Warns if usage that is to be billed is lost when the process ends.
-    fn warn_of_usage(&self) {
+    /// Warns if usage that is to be billed is lost when the process ends, and if no replica can confirm charges.
+    fn warn_of_store(&self) {
         let snapshot = self.limiter.snapshot();
+        self.durable.take_rules(snapshot.rules.limits().any(|(_, limit)| limit.config.options.durable));
         if self.in_memory && snapshot.rules.limits().any(|(_, limit)| limit.config.options.usage.is_some()) {
             tracing::warn!("usage is kept in memory and lost when this process ends: set REDIS_URL to keep it");
         }
@@ -206,7 +209,7 @@ impl<S: Store> Target<S> {
         let settled = in_two_steps(move || exchanging.exchange(rules), record, &self.metrics).await;
         let Some((Exchanged { old, new }, summary)) = settled else { return Settled::Kept };
         drop(new);
-        self.warn_of_usage();
+        self.warn_of_store();
         self.serving.loaded(domains).await;
         if let Some(summary) = summary {
             report_changes(&summary, (count, domains));

@@ -120,3 +120,25 @@ descriptors:
     assert_eq!(ask(&[&[("durable", "bob")]]).await.overall_code(), Code::Ok, "its failure mode lets pass");
     replica.thaw();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_without_a_replica_is_warned_of_at_the_start_and_by_new_rules() {
+    let warning = "redis has no replica to confirm the charges of limits with durable: true, so failure_mode answers \
+                   their requests: add a replica, or remove durable: true";
+    let alone = Redis::start();
+    let service = start(&alone);
+    assert_eq!(service.must_log(warning)["level"], "WARN");
+
+    let plain = RULES.replace("      durable: true\n", "");
+    let settings = [&format!("REDIS_URL={}", alone.url())[..]];
+    let service = Tollgate::start(&plain, &settings);
+    wait_until("redis is asked", || service.metric("tollgate_store_up") == 1.0);
+    assert!(service.logged(warning).is_none());
+    service.change_rules(RULES);
+    service.must_log(warning);
+
+    let (master, _replica) = pair().await;
+    let service = start(&master);
+    assert!(service.passes("shop", &[("durable", "ann")]).await);
+    assert!(service.logged(warning).is_none());
+}

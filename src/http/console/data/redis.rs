@@ -188,6 +188,7 @@ mod tests {
             clients: Some(3),
             commands_per_second: Some(50),
             cpu_seconds: Some(cpu),
+            replicas: None,
         }
     }
 

@@ -31,6 +31,8 @@ pub struct Vitals {
     pub commands_per_second: Option<u64>,
     /// Processor time since the server started, in seconds.
     pub cpu_seconds: Option<f64>,
+    /// Number of replicas of a master.
+    pub replicas: Option<u64>,
 }
 
 /// A problem that threatens limits without breaking them.
@@ -101,6 +103,7 @@ impl<'i> Identity<'i> {
             clients: self.number("connected_clients"),
             commands_per_second: self.number("instantaneous_ops_per_sec"),
             cpu_seconds: seconds("used_cpu_user").zip(seconds("used_cpu_sys")).map(|(user, system)| user + system),
+            replicas: self.is("role", "master").then(|| self.number("connected_slaves")).flatten(),
         }
     }
 
