@@ -40,9 +40,11 @@ impl NoCall {
     }
 }
 
-/// Returns whether a call of the method with this path may have any number of messages. Only reflection does.
+/// Returns whether a call of the method with this path may have any number of messages. Of the services here only
+/// reflection has such calls. Clients that take this port for a management server open a stream of discovery, and learn
+/// at once that there is none, instead of when their request is late.
 pub(super) fn is_stream(path: &str) -> bool {
-    path.starts_with("/grpc.reflection.")
+    path.starts_with("/grpc.reflection.") || path.starts_with("/envoy.service.discovery.")
 }
 
 /// Adds bytes to a message. It grows by doubling like a vector, but not beyond the largest message, because that must

@@ -500,12 +500,13 @@ fn what_there_is_instead_of_a_management_server_is_told() {
     for (port, told) in [
         (nobody, "connection refused: is the management server running? see CONFIG_GRPC_XDS_SERVER_URL"),
         (other.http_port, "the port speaks HTTP/1.1, not gRPC: see CONFIG_GRPC_XDS_SERVER_URL"),
-        (other.grpc_port, "the server rejected the stream"),
+        (other.grpc_port, "it is no management server (Unimplemented): see CONFIG_GRPC_XDS_SERVER_URL"),
     ] {
         let server = format!("CONFIG_GRPC_XDS_SERVER_URL=127.0.0.1:{port}");
         let tollgate = Tollgate::start_until("listening", command(), &["CONFIG_TYPE=GRPC_XDS_SOTW", &server]);
         let line = tollgate.must_log("no stream to the management server, and it has sent no rules yet: ");
         assert!(line["message"].as_str().unwrap().contains(told), "{line}");
+        assert!(tollgate.logged("connected to the management server").is_none());
         assert_eq!(tollgate.metric("tollgate_xds_connected"), 0.0);
     }
 }
@@ -535,7 +536,7 @@ fn tls_is_mutual_and_what_is_wrong_with_it_is_told() {
     let (secure, plain) = (Tollgate::start(rules, &settings), Tollgate::start(rules, &[]));
     let other_name = vec!["CONFIG_GRPC_XDS_SERVER_TLS_SAN=envoy-gateway".to_owned()];
     for (server, settings, told) in [
-        (&secure, tls(&authority, Some(&pair)), "the server rejected the stream"),
+        (&secure, tls(&authority, Some(&pair)), "it is no management server (Unimplemented)"),
         (&secure, tls(&other, Some(&pair)), "an authority in CONFIG_GRPC_XDS_SERVER_TLS_CACERT must have signed it"),
         (&secure, tls(&authority, None), "does it trust CONFIG_GRPC_XDS_CLIENT_TLS_CERT?"),
         (&secure, tls(&authority, Some(&stranger)), "does it trust CONFIG_GRPC_XDS_CLIENT_TLS_CERT?"),

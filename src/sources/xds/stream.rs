@@ -55,6 +55,9 @@ impl StreamError {
         // A status from the server itself has no error as its source.
         match std::error::Error::source(status) {
             Some(source) => StreamError::Lost(causes(source)),
+            None if status.code() == Code::Unimplemented => StreamError::Refused(
+                "it is no management server (Unimplemented): see CONFIG_GRPC_XDS_SERVER_URL".into(),
+            ),
             None if status.message().is_empty() => StreamError::Refused(status.code().to_string()),
             None => StreamError::Refused(format!("{} ({:?})", status.message(), status.code())),
         }
