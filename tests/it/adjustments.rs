@@ -149,7 +149,7 @@ async fn a_command_scales_limits_at_all_replicas_and_what_it_changes_ends_with_i
     assert_eq!(code, Some(1));
     assert!(error.contains("another adjustment has the id INC-1"), "{error}");
     for (words, wrong) in [
-        (&["scale", "10", "--all", "--for", "1h", "--why", "x"][..], "share: a share such as"),
+        (&["scale", "10", "--all", "--for", "1h", "--why", "x"][..], "share: write a percentage with its sign"),
         (&["scale", "10%", "--all", "--for", "8d", "--why", "x"], "for: write a duration"),
         (&["scale", "10%", "--all", "--why", "x"], "--for <DURATION>"),
         (&["scale", "10%", "--all", "--for", "1h"], "--why <WHY>"),

@@ -152,7 +152,10 @@ impl Written {
             ("scale", _) => {
                 let share = share.as_deref().and_then(Share::parse);
                 if share.is_none() {
-                    mistakes.add("share: a share such as \"10%\", from 0.01% to 10000%");
+                    mistakes.add(
+                        "share: write a percentage with its sign, from \"0.01%\" to \"10000%\"; \"50%\" is half of \
+                         each limit",
+                    );
                 }
                 return share.map(Effect::Scale);
             }
@@ -296,7 +299,7 @@ mod tests {
         }
         let good = r#""who": "ann", "why": "a sale", "for": "30m""#;
         for (rest, wrong) in [
-            (r#""effect": "scale", "share": "10""#, "share: a share such as"),
+            (r#""effect": "scale", "share": "0.5""#, "\"50%\" is half of each limit"),
             (r#""effect": "pass", "share": "10%""#, "share: only effect scale takes one"),
             (r#""effect": "number", "number": 0, "domain": "shop", "rule": "user""#, "effect block denies everything"),
             (r#""effect": "number", "number": 5, "domain": "shop""#, "name a rule or the entries"),

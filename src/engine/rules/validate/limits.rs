@@ -311,7 +311,10 @@ impl Tree<'_, '_> {
                 length if humantime::parse_duration(length).is_ok() => {
                     format!("unknown unit {}: write a duration as period", quoted(length))
                 }
-                _ => unknown("unit", name, &names),
+                _ => match period_of(name) {
+                    Some(instead) => format!("unknown unit {}: write {instead}", quoted(name)),
+                    None => unknown("unit", name, &names),
+                },
             };
             self.complaints.error(path.key("unit"), message);
         }
@@ -338,6 +341,23 @@ fn unknown_time_zone(name: &str) -> String {
         None => ": write a name such as Asia/Shanghai, Europe/Berlin or UTC".to_owned(),
     };
     format!("unknown time zone {}{hint}", quoted(name))
+}
+
+/// Returns what to write for words that mean a time, but are no unit.
+fn period_of(name: &str) -> Option<&'static str> {
+    const WORDS: [(&[&str], &str); 8] = [
+        (&["fortnight", "biweekly", "2weeks"], "period: 14d"),
+        (&["quarter", "quarterly"], "period: 91d; there are no calendar quarters"),
+        (&["halfyear", "semester"], "period: 182d; there are no calendar half-years"),
+        (&["decade", "century"], "unit: year, with the number for a year"),
+        (&["millisecond", "ms", "msec"], "unit: second, with the number for a second"),
+        (&["halfday"], "period: 12h"),
+        (&["weekend", "weekday", "workday", "businessday"], "unit: day; all days of the week count alike"),
+        (&["forever", "never", "total", "lifetime", "infinite"], "unit: year; every limit starts over at some time"),
+    ];
+    let word: String = name.chars().filter(|char| char.is_alphanumeric()).collect::<String>().to_lowercase();
+    let found = WORDS.iter().find(|(words, _)| words.iter().any(|known| word == *known || word == format!("{known}s")));
+    found.map(|(_, instead)| *instead)
 }
 
 fn unit_named(name: &str) -> Option<Unit> {

@@ -187,6 +187,29 @@ static HINTS: &[Hint] = &[
         ],
         "a token_bucket refills requests_per_unit in each unit or period: write these, in rate_limit",
     ),
+    hint(
+        &[
+            "daystart",
+            "weekstart",
+            "monthstart",
+            "firstdayofweek",
+            "billingday",
+            "start",
+            "startat",
+            "starttime",
+            "anchor",
+            "offset",
+            "resetat",
+            "resettime",
+            "cron",
+            "schedule",
+            "calendar",
+            "tz",
+            "zone",
+        ],
+        "windows begin at midnight, weeks on Monday and months on the first: write algorithm: fixed_window and \
+         time_zone: Europe/Berlin, in rate_limit",
+    ),
     // Algorithms and costs.
     hint(&["strategy", "type", "kind", "mode", "algo", "limiter"], "write algorithm, in rate_limit or defaults"),
     hint(
