@@ -192,7 +192,13 @@ impl<S: Store> Target<S> {
     /// Warns if usage that is to be billed is lost when the process ends, and if no replica can confirm charges.
     fn warn_of_store(&self) {
         let snapshot = self.limiter.snapshot();
-        self.durable.take_rules(snapshot.rules.limits().any(|(_, limit)| limit.config.options.durable));
+        let has_durable = snapshot.rules.limits().any(|(_, limit)| limit.config.options.durable);
+        self.durable.take_rules(has_durable);
+        if self.in_memory && has_durable {
+            tracing::warn!(
+                "durable: true does nothing without Redis, counters are lost when this process ends: set REDIS_URL"
+            );
+        }
         if self.in_memory && snapshot.rules.limits().any(|(_, limit)| limit.config.options.usage.is_some()) {
             tracing::warn!("usage is kept in memory and lost when this process ends: set REDIS_URL to keep it");
         }

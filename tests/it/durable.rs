@@ -141,4 +141,8 @@ async fn a_redis_without_a_replica_is_warned_of_at_the_start_and_by_new_rules() 
     let service = start(&master);
     assert!(service.passes("shop", &[("durable", "ann")]).await);
     assert!(service.logged(warning).is_none());
+
+    let in_memory = "durable: true does nothing without Redis";
+    assert_eq!(Tollgate::start(RULES, &[]).must_log(in_memory)["level"], "WARN");
+    assert!(Tollgate::start(&plain, &[]).logged(in_memory).is_none());
 }
