@@ -326,6 +326,9 @@ fn values_that_cannot_be_right_are_refused_in_words() {
             ],
             "settings.GRPC_PORT would not change the ports of the pod, its probes and its Services",
         ),
+        (&["--set", "rules.files.a\\=b=x"], "rules.files has \"a=b\": the name of a file has letters"),
+        (&["--set", "rules.files.shop.yaml=x"], "rules.files.shop is no text: escape the dots of a file's name"),
+        (&["--set", "rules.existingConfigMap=limits,candidates.files.next=x"], "candidates.files has \"next\""),
         (
             &["--set", "rules.existingConfigMap=limits,redis.url=r:6379,settings.WORKER_THREDS=2"],
             "additional properties 'WORKER_THREDS' not allowed",

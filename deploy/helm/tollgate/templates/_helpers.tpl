@@ -35,6 +35,17 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if ne (int $sources) 1 }}
 {{- fail "set exactly one source of rules: rules.files, rules.existingConfigMap or rules.managementServer" }}
 {{- end }}
+{{- /* The schema's errors about names of properties blame other values. */}}
+{{- range $of, $files := dict "rules" .Values.rules.files "candidates" .Values.candidates.files }}
+{{- range $name, $text := $files }}
+{{- if not (kindIs "string" $text) }}
+{{- fail (printf "%s.files.%s is no text: escape the dots of a file's name, such as --set-file '%s.files.shop\\.yaml=shop.yaml'" $of $name $of) }}
+{{- end }}
+{{- if not (regexMatch "^[-._a-zA-Z0-9]+\\.(yaml|yml|json)$" $name) }}
+{{- fail (printf "%s.files has %q: the name of a file has letters, digits, '-', '_' and '.', and ends in .yaml, .yml or .json" $of $name) }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- if and .Values.rules.tls.secret (not $rules.managementServer) }}
 {{- fail "rules.tls is for a management server: set rules.managementServer, or remove it" }}
 {{- end }}
