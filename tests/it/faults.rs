@@ -846,20 +846,21 @@ fn ask_says_what_a_failure_mode_answered() {
         (
             "open",
             0,
-            "passed\n  open=ann: not checked against the limit of 4 per year (open): the store is unavailable: \
-             failure_mode open allows the request\n",
+            "passed\n  open=ann: not checked against the limit of 4 per year (open): the store is \
+             unavailable or has not confirmed the hits: failure_mode open allows the request\n",
         ),
         (
             "closed",
             2,
-            "LIMITED\n  closed=ann: not checked against the limit of 4 per year (strict): the store is unavailable: \
-             failure_mode closed denies the request, try again in ",
+            "LIMITED\n  closed=ann: not checked against the limit of 4 per year (strict): the store is \
+             unavailable or has not confirmed the hits: failure_mode closed denies the request, try again in ",
         ),
         (
             "local",
             0,
-            "passed\n  local=ann: within the limit of 4 per year (local), 0 left, the store is unavailable: \
-             failure_mode local decides with a share of the limit, resets in ",
+            "passed\n  local=ann: within the limit of 4 per year (local), 0 left, the store is \
+             unavailable or has not confirmed the hits: failure_mode local decides with a share of the \
+             limit, resets in ",
         ),
     ] {
         let entry = format!("{key}=ann");

@@ -153,12 +153,19 @@ fn state(limit: &LimitDetails, what: What) -> String {
 /// Returns what answered instead of the store.
 fn without_store(limit: &LimitDetails, what: What) -> Option<&'static str> {
     Some(match DecidedBy::named(&limit.decided_by)? {
-        DecidedBy::FailureModeOpen => "the store is unavailable: failure_mode open allows the request",
-        DecidedBy::FailureModeClosed => "the store is unavailable: failure_mode closed denies the request",
+        DecidedBy::FailureModeOpen => {
+            "the store is unavailable or has not confirmed the hits: failure_mode open allows the request"
+        }
+        DecidedBy::FailureModeClosed => {
+            "the store is unavailable or has not confirmed the hits: failure_mode closed denies the request"
+        }
         DecidedBy::FailureModeLocal if what == What::Refund => {
             "the store is unavailable: refunded to this instance's share only"
         }
-        DecidedBy::FailureModeLocal => "the store is unavailable: failure_mode local decides with a share of the limit",
+        DecidedBy::FailureModeLocal => {
+            "the store is unavailable or has not confirmed the hits: failure_mode local decides with a share of the \
+             limit"
+        }
         DecidedBy::NotRefunded => "the store is unavailable and has not confirmed the refund",
         DecidedBy::KnownDenial => "the store is unavailable, and denied this earlier",
         DecidedBy::Skipped => "another limit is known to deny the request",
