@@ -96,6 +96,23 @@ program() {
     done
 }
 
+step "the demo needs no file, and ends by Ctrl-C"
+buildah run "$container" -- /bin/tollgate demo --port 0 --grpc-port 0 >"$work/log" 2>&1 &
+server=$!
+for _ in {1..100}; do
+    port=$(sed -n 's/.* ask --address localhost:\([0-9]*\) .*/\1/p' "$work/log")
+    [[ -z $port ]] || break
+    kill -0 "$server" 2>/dev/null || fail "it ended: $(cat "$work/log")"
+    sleep 0.1
+done
+[[ -n $port ]] || fail "it shows no command to try: $(cat "$work/log")"
+in_container ask --address "localhost:$port" --domain shop user=ann
+tollgate=$(program "$server")
+kill -INT "$tollgate"
+wait "$server" || fail "it ended badly: $(cat "$work/log")"
+tollgate=
+grep --quiet 'The demo has ended' "$work/log" || fail "it did not say that it ended: $(cat "$work/log")"
+
 step "with rules it serves, limits, and drains when told to stop"
 buildah copy --quiet "$container" config/rules /rules >/dev/null
 buildah run --env GRPC_PORT=0 --env PORT=0 "$container" -- /bin/tollgate --rules /rules >"$work/log" 2>&1 &
