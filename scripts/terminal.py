@@ -32,7 +32,7 @@ COLORS = {30: SOFT, 31: RED, 32: GREEN, 33: '#e8c268', 34: '#7fb0ff', 35: '#c9a0
           91: RED, 92: GREEN, 93: '#e8c268', 94: '#7fb0ff', 95: '#c9a0f0', 96: '#6fd0d0', 97: '#ffffff'}
 
 # Seconds that a character takes to type, and that pass before the output.
-TYPED, ANSWER = 0.035, 0.3
+TYPED, ANSWER = 0.025, 0.2
 # Seconds that the demo has been running before the other commands, so that the most denied keys are known.
 TRAFFIC = float(os.environ.get('TRAFFIC', '45'))
 
@@ -174,7 +174,7 @@ class Recording:
             shown = name(f'0%{{visibility:hidden}}{share(screen["begin"])}{{visibility:visible}}'
                          + (f'{share(end)}{{visibility:hidden}}' if end < total else '')) \
                 if index else name(f'0%{{visibility:visible}}{share(end)}{{visibility:hidden}}')
-            body.append(f'<g style="animation-name:{shown}">')
+            body.append(f'<g class="s{index}" style="animation-name:{shown}">')
             body.append(f'<text class="t" x="{WIDTH / 2:g}" y="22">{html.escape(screen["title"])}</text>')
             body.append(f'<svg x="0" y="{BAR}" width="{WIDTH}" height="{HEIGHT - BAR}">')
             scroll = ''
@@ -191,7 +191,9 @@ class Recording:
         style = (f'g,text,rect{{animation:{total:.2f}s step-end infinite}}'
                  f'text{{font:{SIZE}px ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace;'
                  f'fill:{FORE};white-space:pre}}'
-                 f'.t{{fill:{SOFT};font-size:13px;text-anchor:middle}}.c{{fill:{BACK}}}{keyframes}')
+                 f'.t{{fill:{SOFT};font-size:13px;text-anchor:middle}}.c{{fill:{BACK}}}{keyframes}'
+                 # Who wants no motion sees the screen with the answers.
+                 '@media(prefers-reduced-motion:reduce){g,text,rect{animation:none!important}.s0,.s2,.c{display:none}}')
         dots = ''.join(f'<circle cx="{x}" cy="17" r="5.5" fill="{color}"/>'
                        for x, color in ((20, '#e0645c'), (39, '#dbb04f'), (58, '#5fb36b')))
         return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
@@ -241,15 +243,15 @@ def main():
             time.sleep(TRAFFIC)
             recording = Recording()
             recording.screen('tollgate demo')
-            recording.wait(0.4)
+            recording.wait(0.2)
             recording.command('tollgate demo', lines(greeting))
-            recording.wait(4.5)
+            recording.wait(1.8)
             recording.screen('another terminal')
-            recording.wait(0.3)
+            recording.wait(0.1)
             recording.command(export, [], fast=True)
             for number in range(6):
                 recording.command(ask, lines(output(ask, environment)), fast=number > 0)
-                recording.wait(0.45 if number < 5 else 1.8)
+                recording.wait(0.2 if number < 5 else 1.8)
             recording.command(explain, lines(output(explain, environment)))
             recording.wait(5)
             recording.screen('another terminal')
