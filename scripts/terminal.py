@@ -21,7 +21,7 @@ import termios
 import time
 import fcntl
 
-COLUMNS, ROWS = 104, 30
+COLUMNS, ROWS = 118, 30
 CHAR, LINE, SIZE = 7.9, 17.5, 13.1
 PAD, BAR = 16, 34
 WIDTH, HEIGHT = round(COLUMNS * CHAR) + 2 * PAD, round(ROWS * LINE) + BAR + 2 * PAD

@@ -1,10 +1,11 @@
 //! `tollgate completions`: a script with which a shell completes the command.
 
-use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::Args;
 use clap_complete::Shell;
+
+use super::output::print;
 
 #[derive(Args)]
 pub(super) struct Completions {
@@ -15,6 +16,5 @@ pub(super) struct Completions {
 pub(super) fn run(completions: &Completions, mut tollgate: clap::Command) -> anyhow::Result<ExitCode> {
     let mut script = Vec::new();
     clap_complete::generate(completions.shell, &mut tollgate, "tollgate", &mut script);
-    std::io::stdout().write_all(&script)?;
-    Ok(ExitCode::SUCCESS)
+    print(&String::from_utf8(script)?)
 }

@@ -10,6 +10,7 @@ use serde_json::json;
 use super::arguments;
 use super::arguments::Read;
 use super::findings::Findings;
+use super::output::print;
 use crate::command::rules::report::Format;
 use crate::settings::{Environment, Given, Origin, Settings};
 
@@ -33,11 +34,11 @@ pub(super) fn run(cli: &Command, format: Format, environment: &Environment) -> a
     let findings = Findings::new(read, &settings.errors(environment), environment).of_service(&settings, environment);
     let all = in_force(cli, &findings.given);
     let notes = notes(&settings, &findings);
-    match format {
-        Format::Text => print_text(&all, &findings, &notes),
-        Format::Json => print_json(&all, &findings, &notes),
+    print(&match format {
+        Format::Text => text(&all, &findings, &notes),
+        Format::Json => json_document(&all, &findings, &notes),
         Format::Github | Format::Sarif => bail!("--env has no file positions to report: use --format text or json"),
-    }
+    })?;
     Ok(if findings.mistakes.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -82,7 +83,8 @@ fn notes(settings: &Settings, findings: &Findings) -> Vec<&'static str> {
     if is_given || !may_fail { Vec::new() } else { vec![FAILURE_MODE] }
 }
 
-fn print_text(all: &[InForce], findings: &Findings, notes: &[&str]) {
+fn text(all: &[InForce], findings: &Findings, notes: &[&str]) -> String {
+    let mut text = String::new();
     let width = |text: fn(&InForce) -> usize| all.iter().map(text).max().unwrap_or_default();
     let name = width(|setting| setting.variable.len());
     // A long value shifts only its own origin.
@@ -92,24 +94,26 @@ fn print_text(all: &[InForce], findings: &Findings, notes: &[&str]) {
         if setting.heading != heading {
             let gap = if heading.is_empty() { "" } else { "\n" };
             heading = &setting.heading;
-            println!("{gap}{heading}");
+            text += &format!("{gap}{heading}\n");
         }
         let InForce { variable, value: shown, .. } = setting;
-        println!("  {variable:name$}  {:value$}  {}", shown.as_deref().unwrap_or("unset"), setting.origin());
+        let (shown, origin) = (shown.as_deref().unwrap_or("unset"), setting.origin());
+        text += &format!("  {variable:name$}  {shown:value$}  {origin}\n");
     }
-    println!();
-    notes.iter().for_each(|note| println!("note: {note}"));
-    findings.warnings.iter().for_each(|warning| println!("warning: {warning}"));
-    findings.mistakes.iter().for_each(|mistake| println!("error: {mistake}"));
+    text.push('\n');
+    text.extend(notes.iter().map(|note| format!("note: {note}\n")));
+    text.extend(findings.warnings.iter().map(|warning| format!("warning: {warning}\n")));
+    text.extend(findings.mistakes.iter().map(|mistake| format!("error: {mistake}\n")));
     let (errors, warnings) = (findings.mistakes.len(), findings.warnings.len());
     let set = all.iter().filter(|setting| setting.origin.is_some()).count();
-    println!("{set} of {} settings are set; errors: {errors}, warnings: {warnings}", all.len());
+    text + &format!("{set} of {} settings are set; errors: {errors}, warnings: {warnings}\n", all.len())
 }
 
-fn print_json(all: &[InForce], findings: &Findings, notes: &[&str]) {
+fn json_document(all: &[InForce], findings: &Findings, notes: &[&str]) -> String {
     let setting =
         |setting: &InForce| json!({ "setting": setting.variable, "value": setting.value, "origin": setting.origin() });
     let settings: Vec<_> = all.iter().map(setting).collect();
     let Findings { warnings, mistakes, .. } = findings;
-    println!("{:#}", json!({ "settings": settings, "notes": notes, "warnings": warnings, "errors": mistakes }));
+    let document = json!({ "settings": settings, "notes": notes, "warnings": warnings, "errors": mistakes });
+    format!("{document:#}\n")
 }

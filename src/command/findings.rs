@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::arguments::Read;
+use super::output::errln;
 use crate::engine::plan::CounterKeys;
 use crate::settings::{self, Environment, Given, Misspelt, Mistake, Settings, SettingsError, Unsupported};
 
@@ -84,8 +85,8 @@ impl Findings {
     /// Prints the findings on standard error. Returns `false` if there is a mistake.
     #[must_use]
     pub fn tell(&self) -> bool {
-        self.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
-        self.mistakes.iter().for_each(|mistake| eprintln!("error: {mistake}"));
+        self.warnings.iter().for_each(|warning| errln!("warning: {warning}"));
+        self.mistakes.iter().for_each(|mistake| errln!("error: {mistake}"));
         self.mistakes.is_empty()
     }
 }

@@ -1,12 +1,12 @@
 //! `tollgate man`: the manual, from the declarations of the commands.
 
-use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Args;
 
+use super::output::print;
 use crate::version;
 
 #[derive(Args)]
@@ -21,12 +21,26 @@ pub(super) fn run(man: &Man, tollgate: clap::Command) -> anyhow::Result<ExitCode
     if let Some(folder) = &man.folder {
         let refused = || format!("cannot write the man pages to {}", folder.display());
         std::fs::create_dir_all(folder).with_context(refused)?;
-        clap_mangen::generate_to(tollgate, folder).with_context(refused)?;
-    } else {
         tollgate.build();
-        let mut page = Vec::new();
-        clap_mangen::Man::new(tollgate).render(&mut page)?;
-        std::io::stdout().write_all(&page)?;
+        write_all(&tollgate, folder).with_context(refused)?;
+        return Ok(ExitCode::SUCCESS);
     }
-    Ok(ExitCode::SUCCESS)
+    tollgate.build();
+    print(&page(&clap_mangen::Man::new(tollgate))?)
+}
+
+/// Writes the pages of a command and of its subcommands.
+fn write_all(command: &clap::Command, folder: &Path) -> anyhow::Result<()> {
+    for command in command.get_subcommands().filter(|command| !command.is_hide_set()) {
+        write_all(command, folder)?;
+    }
+    let man = clap_mangen::Man::new(command.clone());
+    Ok(std::fs::write(folder.join(man.get_filename()), page(&man)?)?)
+}
+
+/// Returns a page. What follows the help are examples.
+fn page(man: &clap_mangen::Man) -> anyhow::Result<String> {
+    let mut page = Vec::new();
+    man.render(&mut page)?;
+    Ok(String::from_utf8(page)?.replace(".SH EXTRA\nExamples:\n", ".SH EXAMPLES\n.nf\n"))
 }

@@ -3,10 +3,12 @@
 
 mod arguments;
 mod ask;
+mod color;
 mod completions;
 mod demo;
 mod environment;
 mod findings;
+mod help;
 mod live;
 mod man;
 mod output;
@@ -24,7 +26,7 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use self::ask::{explain, health};
 use self::findings::Findings;
 use self::live::{bans, top};
-use self::output::print;
+use self::output::{errln, print};
 use self::redis::{adjustment, counter, fleet, usage};
 use self::reference::Translated;
 use self::rules::{check, promote, replay};
@@ -48,6 +50,8 @@ struct Cli {
 enum Command {
     /// Answer Envoy by the rules (the default command).
     ///
+    /// Each setting is a flag or an environment variable; `--help-settings` lists all of them.
+    ///
     /// Exits with 0 after SIGTERM or SIGINT, and with 1 if it cannot serve.
     Serve(Box<Settings>),
     Demo(demo::Demo),
@@ -68,7 +72,8 @@ enum Command {
     /// Change limits for a while, without editing the rules.
     ///
     /// Takes effect on all instances within a second, through Redis. `tollgate adjustments` lists the adjustments in
-    /// force. Each command exits with 0 on success, and with 1 if not.
+    /// force. Each command exits with 0 on success, 3 if the adjustment matches no rule and so changes only limits that
+    /// requests supply, and with 1 if nothing was changed.
     #[command(subcommand)]
     Adjust(adjustment::Adjust),
     #[command(visible_alias = "overrides")]
@@ -95,9 +100,14 @@ enum Command {
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let environment = Environment::of_process();
     let words: Vec<OsString> = arguments.into_iter().collect();
-    let cli = reference::with_defaults(Cli::command(), &words);
+    let cli = help::shaped(reference::with_defaults(Cli::command(), &words));
     let Translated { words, ignored } = reference::translate(words, &cli);
     let words = with_default_command(words);
+    if let Some(mut settings) = help::of_settings(&cli, &words) {
+        // A reader that stops early is no error.
+        let _ = settings.print_long_help();
+        return ExitCode::SUCCESS;
+    }
     let read = arguments::read(&cli, words, &environment)
         .and_then(|read| Ok((Cli::from_arg_matches(&read.matches)?.command, read)));
     let (command, read) = match read {
@@ -148,14 +158,14 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Metrics => metrics::page().map_err(Into::into).and_then(|page| print(&page)),
         Command::Reference => print(&page::page(&Cli::command())),
         Command::Completions(completions) => completions::run(&completions, Cli::command()),
-        Command::Man(man) => man::run(&man, Cli::command()),
+        Command::Man(man) => man::run(&man, help::with_examples(Cli::command())),
     };
     exit_code(done)
 }
 
 fn exit_code(result: anyhow::Result<ExitCode>) -> ExitCode {
     result.unwrap_or_else(|error| {
-        eprintln!("error: {}", printable_lines(&format!("{error:#}")));
+        errln!("error: {}", printable_lines(&format!("{error:#}")));
         ExitCode::FAILURE
     })
 }

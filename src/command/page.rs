@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use clap::{Arg, Args as _, Command};
 
+use super::help::examples;
 use crate::settings::Settings;
 
 /// Returns the page in Markdown, from clap's declarations.
@@ -42,6 +43,13 @@ fn describe(page: &mut String, name: &str, command: &Command) {
     let _ = write!(page, "\n## {name}\n\n{}\n", sentence(about));
     let (settings, own): (Vec<&Arg>, Vec<&Arg>) =
         command.get_arguments().filter(|arg| !arg.is_hide_set()).partition(|arg| is_setting(arg));
+    let examples = examples(name);
+    if !examples.is_empty() {
+        page.push_str(if examples.len() == 1 { "\nExample:\n\n" } else { "\nExamples:\n\n" });
+    }
+    for (what, line) in examples {
+        let _ = writeln!(page, "- {what}: `{line}`");
+    }
     if !own.is_empty() {
         page.push_str("\n| Argument | Default | Meaning |\n| --- | --- | --- |\n");
     }
@@ -102,7 +110,7 @@ fn choices(arg: &Arg) -> String {
     let values = arg.get_possible_values();
     let shown: Vec<_> =
         values.iter().filter(|value| !value.is_hide_set()).map(|value| format!("`{}`", value.get_name())).collect();
-    match takes_a_value(arg) && !shown.is_empty() {
+    match takes_a_value(arg) && !shown.is_empty() && !arg.is_hide_possible_values_set() {
         true => format!(" One of {}.", shown.join(", ")),
         false => String::new(),
     }

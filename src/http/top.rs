@@ -55,7 +55,7 @@ async fn answer<S: Store>(
                 let limiter = Arc::clone(&limiter);
                 async move { running::counters(&limiter, Action::Get, of, timeout).await }
             };
-            add_counters(&mut top.keys, read).await;
+            top.unavailable = add_counters(&mut top.keys, read).await;
             top
         };
         top = admin.runtime().spawn(read).await.map_err(failed)?;
@@ -88,12 +88,12 @@ fn read(query: &str) -> Result<(Query, bool), Refusal> {
 }
 
 /// Adds the current values of the keys' counters. Ends when the store does not answer: it would not answer the next
-/// question either, and each would take the store's timeout. Limits that requests bring along are left out: their
-/// numbers are unknown here.
+/// question either, and each would take the store's timeout. Returns why it ended. Limits that requests bring along are
+/// left out: their numbers are unknown here.
 async fn add_counters<F: Future<Output = Result<Vec<Counter>, CounterError>>>(
     keys: &mut [HeavyKey],
     read: impl Fn(CounterOf) -> F,
-) {
+) -> Option<String> {
     for key in keys.iter_mut().take(MOST_COUNTERS) {
         let Some(entries) = key.entries.clone() else { continue };
         let counters = match read(CounterOf { domain: key.domain.clone(), entries, limit: None }).await {
@@ -101,13 +101,16 @@ async fn add_counters<F: Future<Output = Result<Vec<Counter>, CounterError>>>(
             Err(CounterError::Store(StoreError::Counter(_)) | CounterError::NoLimit(_) | CounterError::Entry(_)) => {
                 continue;
             }
-            Err(_) => return,
+            Err(CounterError::Store(StoreError::Down(cause))) => return Some(format!("the store is down, {cause}")),
+            Err(CounterError::Store(error)) => return Some(format!("the store does not answer: {error}")),
+            Err(error) => return Some(error.to_string()),
         };
         let own = counters.into_iter().find(|of| of.rule == key.label);
         if let Some(Counter { remaining, capacity, banned_ms, .. }) = own {
             (key.remaining, key.capacity, key.banned_ms) = (Some(remaining), Some(capacity), banned_ms);
         }
     }
+    None
 }
 
 #[cfg(test)]
@@ -136,8 +139,8 @@ mod tests {
                 asked.set(asked.get() + 1);
                 std::future::ready(Err(CounterError::Store(error.clone())))
             };
-            add_counters(&mut keys, read).await;
-            assert_eq!(asked.get(), times, "{error}");
+            let unavailable = add_counters(&mut keys, read).await;
+            assert_eq!((asked.get(), unavailable.is_some()), (times, times == 1), "{error}");
         }
     }
 }

@@ -8,6 +8,7 @@ use hashbrown::HashMap;
 use serde::Deserialize;
 
 use super::Event;
+use super::format;
 use super::packed::Packed;
 use super::time;
 use crate::engine::algorithm::Ask;
@@ -138,7 +139,7 @@ impl Joined {
     /// # Errors
     /// Returns the reason why the line cannot be read.
     pub(super) fn push(&mut self, line: &str, packed: &mut Packed) -> Result<Option<u64>, String> {
-        let line: Line<'_> = serde_json::from_str(line).map_err(|error| format!("is no line of decisions: {error}"))?;
+        let line: Line<'_> = serde_json::from_str(line).map_err(|error| no_decision(line, &error))?;
         let at_ms = time::parse(&line.time).ok_or_else(|| format!("{:?} is no time", line.time))?;
         let Ok(hits) = u64::try_from(line.hits) else {
             self.refunds += 1;
@@ -356,6 +357,14 @@ fn empty_descriptor() -> Descriptor {
 
 fn empty_entry() -> Entry {
     Entry { key: "".into(), value: "".into() }
+}
+
+/// Returns why a line is not of a decision log.
+fn no_decision(line: &str, error: &serde_json::Error) -> String {
+    match error.is_data() && line.trim_start().starts_with('{') {
+        true => "is not a line of a decision log: it lacks a field, or a field has another type".to_owned(),
+        false => format::no_object(line, error),
+    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::path::Path;
 use memchr::memmem::Finder;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::error::Category;
 use smallvec::SmallVec;
 
 use super::template::{self, OpenField, Part, Values};
@@ -186,6 +187,15 @@ pub(super) fn json_values<'l>(line: &'l str, wanted: &[String]) -> Result<Values
     deserializer.deserialize_map(Field { own: None, names, values: &mut values })?;
     deserializer.end()?;
     Ok(values)
+}
+
+/// Returns why a line is not a JSON object.
+pub(super) fn no_object(line: &str, error: &serde_json::Error) -> String {
+    match error.classify() {
+        _ if !line.trim_start().starts_with('{') => "is not a JSON object: it does not begin with {".to_owned(),
+        Category::Eof => "is not a JSON object: it ends too early".to_owned(),
+        _ => format!("is not a JSON object: there is a mistake in column {}", error.column()),
+    }
 }
 
 /// A deserializer that collects the used fields of a JSON value.

@@ -26,6 +26,9 @@ pub struct Report {
     pub delayed: u64,
     /// Number of requests that no limit applies to.
     pub without_limit: u64,
+    /// How the first request misses the rules, if all requests do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub missed: Option<String>,
     /// Number of requests that the service would reject as invalid because they ask for too much work.
     pub invalid: u64,
     /// Time of the first request.
@@ -65,6 +68,7 @@ impl Report {
             would_be_denied: totals.would_be_denied,
             delayed: totals.delayed,
             without_limit: totals.unlimited,
+            missed: None,
             invalid: totals.invalid,
             first: totals.between_ms.map(|(first, _)| timestamp(first)),
             last: totals.between_ms.map(|(_, last)| timestamp(last)),
@@ -74,6 +78,11 @@ impl Report {
             against: None,
             suggestions: Vec::new(),
         }
+    }
+
+    /// Returns whether the log has lines that can be read, and no limit applies to any of them.
+    pub fn reaches_no_limit(&self) -> bool {
+        self.log.lines > 0 && !self.log.is_unreadable() && self.without_limit == self.requests
     }
 
     /// Adds a comparison with other rules.

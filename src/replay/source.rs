@@ -64,6 +64,13 @@ pub struct Read {
     pub masked: u64,
 }
 
+impl Read {
+    /// Returns whether there are lines, and none of them can be read.
+    pub fn is_unreadable(&self) -> bool {
+        self.lines > 0 && self.unreadable == self.lines
+    }
+}
+
 /// The reason why logs cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
@@ -349,7 +356,7 @@ impl Rows {
             Rows::Json(lines, mapping) => lines.next().map(|line| {
                 Row::of_line(line, |line| {
                     let values = format::json_values(line, mapping.names());
-                    let values = values.map_err(|error| Unmapped::Wrong(format!("is no JSON object: {error}")));
+                    let values = values.map_err(|error| Unmapped::Wrong(format::no_object(line, &error)));
                     Row::of_mapped(values.and_then(|values| mapping.pack(&values, packed)))
                 })
             }),
@@ -426,10 +433,10 @@ mod tests {
         let (all, said) = read(&[("a.log", json)], &reading(None)).unwrap();
         assert_eq!(users(&all), [(1_000, "a"), (2_000, "d"), (9_000, "c")]);
         assert_eq!((said.lines, said.without_descriptor, said.late, said.unreadable), (6, 1, 0, 2));
-        assert!(said.unreadable_first[0].starts_with("a.log:4: is no JSON object: "), "{said:?}");
+        assert!(said.unreadable_first[0].starts_with("a.log:4: is not a JSON object: "), "{said:?}");
         assert!(said.unreadable_first[1].starts_with("a.log:5: has no time"), "{said:?}");
         let error = read(&[("a.log", json)], &Reading { is_strict: true, ..reading(None) }).unwrap_err();
-        assert!(error.to_string().starts_with("a.log:4: is no JSON object: "), "{error}");
+        assert!(error.to_string().starts_with("a.log:4: is not a JSON object: "), "{error}");
         let (_, said) = read(&[("a.csv", "time,user\n1,a\n1\n2,b\n")], &reading(None)).unwrap();
         assert_eq!((said.lines, said.unreadable), (3, 1));
         assert!(said.unreadable_first[0].starts_with("a.csv:3: "), "{said:?}");

@@ -4,6 +4,7 @@ use std::fmt::{self, Display, Formatter};
 
 use super::Report;
 use super::source::Read;
+use crate::engine::printable::printable;
 use crate::evaluate::{Difference, Differences, LimitReport, Suggestion};
 
 impl Display for Report {
@@ -22,6 +23,9 @@ impl Display for Report {
         ];
         for (count, what) in rest.into_iter().filter(|(count, _)| *count > 0) {
             writeln!(f, "  {count} {what}")?;
+        }
+        if let Some(missed) = &self.missed {
+            writeln!(f, "  for example: {}", printable(missed))?;
         }
         if self.more_keys {
             writeln!(f, "  there are more keys than are told apart: the numbers of keys are too small")?;

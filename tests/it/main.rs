@@ -17,6 +17,7 @@ mod changes;
 mod check;
 mod clients;
 mod cluster;
+mod command_line;
 mod concurrency;
 mod conformance;
 mod console;

@@ -124,7 +124,8 @@ fn help_is_worth_reading() {
         assert!(help.contains(&format!("\n  {command} ")), "{help}");
     }
     let help = text(
-        &run(&["serve", "--help"], &[("REDIS_AUTH", "tell-nobody"), ("REDIS_URL", "redis://:tell-nobody@x")]).stdout,
+        &run(&["serve", "--help-settings"], &[("REDIS_AUTH", "tell-nobody"), ("REDIS_URL", "redis://:tell-nobody@x")])
+            .stdout,
     );
     for words in
         ["Rules:", "Store:", "Listeners:", "[env: REDIS_TIMEOUT=]", "[default: 100ms]", "- memory:", "- redis:"]

@@ -20,24 +20,14 @@ fn tollgate(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The commands that the help of a command lists.
-fn subcommands(of: &[&str]) -> Vec<String> {
-    let help = tollgate(&[of, &["--help"]].concat());
-    let Some((_, list)) = help.split_once("Commands:\n") else { return Vec::new() };
-    let lines = list.lines().take_while(|line| !line.is_empty());
-    let names = lines.filter_map(|line| line.strip_prefix("  ")?.split(' ').next().filter(|name| !name.is_empty()));
-    names.filter(|name| *name != "help").map(str::to_owned).collect()
-}
-
-/// Returns every command, as typed: `counter get`.
-fn commands() -> Vec<String> {
-    let mut found = Vec::new();
-    for command in subcommands(&[]) {
-        let deeper = subcommands(&[&command]);
-        found.extend(deeper.into_iter().map(|name| format!("{command} {name}")));
-        found.push(command);
-    }
-    assert!(found.len() > 8, "{found:?}");
+/// Returns every command, as typed: `counter get`, as the reference page lists them, and those that contain others.
+fn commands() -> BTreeSet<String> {
+    let page = tollgate(&["command-line"]);
+    let name = |line: &str| Some(line.strip_prefix("| [`tollgate ")?.split('`').next()?.to_owned());
+    let mut found: BTreeSet<String> = page.lines().filter_map(name).collect();
+    let above: Vec<_> = found.iter().filter_map(|name| Some(name.split_once(' ')?.0.to_owned())).collect();
+    found.extend(above);
+    assert!(found.len() > 20, "{found:?}");
     found
 }
 

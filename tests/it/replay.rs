@@ -274,7 +274,7 @@ fn every_way_to_write_a_log_says_the_same() {
         &["--map", "user=%req.user%", "a.json"],
         &["--map", "user=%req.user%", "a.json.gz"],
         &["--map", "user=%user%", "--time", "%ms%", "a.csv"],
-        &["--map", "user=%REQ(X-USER)%", "--format", format, "a.txt"],
+        &["--map", "user=%REQ(X-USER)%", "--log-format", format, "a.txt"],
         &["a.decisions"],
         &["--map", "user=%req.user%", "--window", "1h", "--domain", "shop", "a.json"],
     ];
@@ -303,8 +303,8 @@ fn what_cannot_be_done_is_refused_with_what_would_be_right() {
         (&["--map", map, "--suggest", "1% of users", "--rule", "usr", "access.log"], "error: no limit is called usr"),
         (&["--map", map, "--suggest", "1% of users", "-"], "error: --suggest reads the logs several times"),
         (
-            &["--map", map, "--format", "yaml", "access.log"],
-            "error: --format=yaml (command line): \"yaml\" is no format: auto, envoy",
+            &["--map", map, "--log-format", "yaml", "access.log"],
+            "error: --log-format=yaml (command line): \"yaml\" is no format: auto, envoy",
         ),
     ];
     for (arguments, expected) in cases {
@@ -336,7 +336,12 @@ fn a_report_on_a_decision_log_says_what_it_lacks() {
         ("refunds", log(json!({"hits": -1}))),
     ];
     let folder = folder(NEW, &logs.each_ref().map(|(name, text)| (*name, text.as_bytes())));
-    let [plain, hashed, hidden, refunds] = logs.map(|(name, _)| printed(&folder, &[name]));
+    let [(plain, 0), (hashed, 3), (hidden, 3), (refunds, 3)] = logs.map(|(name, _)| {
+        let output = replay(&folder, &[name], None);
+        (String::from_utf8(output.stdout).unwrap(), output.status.code().unwrap())
+    }) else {
+        panic!("without a request that reaches a limit it exits with 3");
+    };
     let (masked, skipped) = ("5 of these have values that are hidden or look hashed", "5 of these are refunds");
     assert!(plain.contains("all denials as far as none was dropped: see tollgate_decision_log_lines_total"), "{plain}");
     assert!(plain.contains("shop: exports") && !plain.contains(masked) && !plain.contains(skipped), "{plain}");
@@ -369,5 +374,30 @@ fn who_has_read_enough_ends_a_command_quietly() {
         drop(reader);
         let output = command().args(words).current_dir(folder.path()).stdout(writer).output().unwrap();
         assert!(output.status.success() && output.stderr.is_empty(), "{words:?}: {output:?}");
+    }
+}
+
+#[test]
+fn a_replay_that_reaches_no_limit_says_what_was_meant() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("a.csv"), "time,user\n2026-01-02T03:04:05Z,ann\n").unwrap();
+    std::fs::write(folder.path().join("rules.yaml"), crate::process::RULES).unwrap();
+    let replay = |words: &[&str]| {
+        let mut command = crate::support::tollgate::command();
+        command.current_dir(folder.path()).args(["replay", "--rules", "rules.yaml", "a.csv"]).args(words);
+        let Output { status, stdout, stderr } = command.output().unwrap();
+        (status.code(), String::from_utf8(stdout).unwrap() + &String::from_utf8(stderr).unwrap())
+    };
+    assert_eq!(replay(&["--map", "user=%user%"]).0, Some(0));
+    let (code, said) = replay(&["--map", "usr=%user%"]);
+    assert!(code == Some(3) && said.contains("for example: key \"usr\": this level has \"user\""), "{said}");
+    let (code, said) = replay(&["--map", "user=%user%", "--domain", "shpo"]);
+    assert!(code == Some(3) && said.contains("domain \"shpo\": did you mean \"shop\"?"), "{said}");
+    for format in ["json", "decisions", "envoy"] {
+        let map: &[&str] =
+            if format == "envoy" { &["--map", "user=%REQ(:METHOD)%"] } else { &["--map", "user=%user%"] };
+        let (code, said) = replay(&[map, &["--log-format", format]].concat());
+        assert!(code == Some(1) && said.contains("name the format of the log with --log-format"), "{format}: {said}");
+        assert!(!said.contains("invalid type") && !said.contains("expected"), "{format}: {said}");
     }
 }

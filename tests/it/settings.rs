@@ -112,6 +112,7 @@ fn what_makes_no_command_is_told_in_claps_words() {
     }
     let help = run(&["serve", "--max-entries", "none", "--help"], &[("LOG_FORMAT", "xml")]);
     assert!(help.status.success());
+    let help = run(&["serve", "--help-settings"], &[("LOG_FORMAT", "xml")]);
     let help = String::from_utf8(help.stdout).unwrap();
     assert!(help.contains("[possible values: text, json]"), "{help}");
 }

@@ -5,6 +5,8 @@ use crate::support;
 use std::process::Output;
 
 use serde_json::{Value, json};
+use support::redis::Redis;
+use support::terminal::Terminal;
 use support::tollgate::{self, Tollgate, request};
 
 const RULES: &str = "
@@ -131,8 +133,8 @@ async fn the_command_prints_a_table_or_json() {
     let output = command(&service, &["--by", "denied", "--rule", "per-user"]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(0), "{text}");
-    assert!(text.starts_with("the heaviest keys by denied, in the last "), "{text}");
-    assert!(text.contains("DENIED/S") && text.contains(" 50.0%  shop/per-user  user=ann\n"), "{text}");
+    assert!(text.starts_with("top keys by denied, in the last "), "{text}");
+    assert!(text.contains("DENIED/S") && text.contains(" 50.0%  0 of 5          shop/per-user  user=ann\n"), "{text}");
     assert!(!text.contains('\u{1b}'), "no terminal, no escapes");
     let output = command(&service, &["--format", "json", "-n", "2"]);
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -147,6 +149,47 @@ async fn the_command_prints_a_table_or_json() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn on_a_terminal_keys_select_the_order_and_the_rule() {
+    let service = start(&[]);
+    ask(&service).await;
+    let line = format!("{} top --address localhost:{}", tollgate::BINARY, service.http_port);
+    let mut terminal = Terminal::start(&line, &[("ADMIN_TOKEN", TOKEN)]);
+    terminal.wait_for("top keys by hits");
+    terminal.wait_for("\u{1b}[1m");
+    terminal.wait_for("q quit");
+    for (key, shown) in [
+        ("d", "top keys by denied"),
+        ("n", "top keys by near"),
+        ("h", "top keys by hits"),
+        ("r", "rule: path"),
+        ("r", "rule: path"),
+        ("r", "rule: per-user"),
+        ("r", "\nkeys:"),
+        ("r", "rule: path"),
+        ("a", "\nkeys:"),
+    ] {
+        terminal.press(key);
+        terminal.wait_for(shown);
+    }
+    terminal.press("q");
+    assert_eq!(terminal.end(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_waits_for_a_service_that_went_away_and_not_for_one_that_was_never_there() {
+    let service = start(&[]);
+    let line = format!("{} top --address localhost:{}", tollgate::BINARY, service.http_port);
+    let mut terminal = Terminal::start(&line, &[("ADMIN_TOKEN", TOKEN)]);
+    terminal.wait_for("no keys by hits");
+    drop(service);
+    terminal.wait_for("error: ");
+    terminal.press("q");
+    assert_eq!(terminal.end(), Some(0));
+    let terminal = Terminal::start(&line, &[("ADMIN_TOKEN", TOKEN)]);
+    assert_eq!(terminal.end(), Some(1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn bans_are_told_with_how_long_they_last_and_of_nobody_else() {
     let rules = "
 domain: shop
@@ -155,7 +198,7 @@ descriptors:
 ";
     let token = format!("ADMIN_TOKEN={TOKEN}");
     let service = Tollgate::start(rules, &["ADMIN_API=true", &token]);
-    let address = format!("http://localhost:{}", service.http_port);
+    let address = format!("localhost:{}", service.http_port);
     let bans = |more: &[&str]| {
         let mut command = tollgate::command();
         let Output { status, stdout, stderr } =
@@ -165,12 +208,59 @@ descriptors:
     };
     let mut client = service.client().await;
     client.should_rate_limit(request("shop", &[&[("login", "ann")]])).await.unwrap();
+    assert_eq!(bans(&[]), "no key was denied in the last minutes\n");
+    for _ in 0..2 {
+        client.should_rate_limit(request("shop", &[&[("login", "ann")]])).await.unwrap();
+    }
     assert_eq!(bans(&[]), "none of the 100 most denied keys is banned (rules: 1)\n");
     for _ in 0..6 {
         client.should_rate_limit(request("shop", &[&[("login", "eve")]])).await.unwrap();
     }
     let told = bans(&["--domain", "shop", "--rule", "logins"]);
-    assert!(told.contains("eve") && !told.contains("ann") && told.lines().count() == 1, "{told}");
+    assert!(told.contains("eve") && !told.contains("ann") && told.lines().count() == 2, "{told}");
+    assert!(told.starts_with("BANNED FOR  KEY\n   "), "{told}");
     let banned: Value = serde_json::from_str(&bans(&["--json"])).unwrap();
     assert!(banned[0]["banned_ms"].as_u64() > Some(3_500_000), "{banned}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bans_are_unknown_while_redis_is_down() {
+    let rules = "
+domain: shop
+descriptors:
+- {key: login, rate_limit: {unit: day, requests_per_unit: 2, penalty: {after: 3, within: 1m, ban: 1h}, name: logins}}
+";
+    let redis = Redis::start();
+    let (token, url) = (format!("ADMIN_TOKEN={TOKEN}"), format!("REDIS_URL={}", redis.url()));
+    let service = Tollgate::start(rules, &["ADMIN_API=true", &token, &url]);
+    let mut client = service.client().await;
+    for _ in 0..6 {
+        client.should_rate_limit(request("shop", &[&[("login", "eve")]])).await.unwrap();
+    }
+    let bans = || {
+        let mut command = tollgate::command();
+        command.args(["bans", "--address", &format!("localhost:{}", service.http_port)]).env("ADMIN_TOKEN", TOKEN);
+        command.output().unwrap()
+    };
+    assert!(String::from_utf8(bans().stdout).unwrap().contains("login=eve"));
+    redis.freeze();
+    let output = bans();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(1) && said.starts_with("error: unknown: the store "), "{said}");
+    assert!(output.stdout.is_empty());
+    redis.thaw();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_filter_that_matches_nothing_says_what_was_meant() {
+    let service = start(&[]);
+    ask(&service).await;
+    for (words, missed) in [
+        (&["--rule", "per-usr"][..], "rule \"per-usr\" has no hits: did you mean \"per-user\"?\n"),
+        (&["--domain", "shpo"], "domain \"shpo\" has no hits: did you mean \"shop\"?\n"),
+    ] {
+        let output = command(&service, words);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), &*said), (Some(3), missed));
+    }
 }

@@ -51,10 +51,8 @@ fn answer(mut connection: TcpStream, words: &[u8]) {
 #[test]
 fn an_address_that_is_none_is_answered_with_the_right_one() {
     for (address, said) in [
-        ("http://localhost:8081", "the address takes no http://: write localhost:8081"),
-        ("http://localhost:8081/", "the address takes no http://: write localhost:8081"),
-        ("https://gate.example", "the address takes no https://: write gate.example:8081 and --tls"),
-        ("grpc://localhost:9000", "the address takes no scheme: write localhost:9000"),
+        ("https://gate.example", "not host:port: write gate.example:8081"),
+        ("redis://localhost:9000", "unknown scheme redis://: write localhost:9000"),
         ("localhost", "not host:port: write localhost:8081"),
         ("localhost:", "the port must be a whole number from 1 to 65535: write, for example, localhost:8081"),
         ("localhost:grpc", "the port must be a whole number from 1 to 65535: write, for example, localhost:8081"),
@@ -69,6 +67,30 @@ fn an_address_that_is_none_is_answered_with_the_right_one() {
     ] {
         assert_eq!(said_of(address), format!("error: --address={address} (command line): {said}\n"));
     }
+}
+
+#[test]
+fn an_address_may_be_a_url() {
+    let tollgate = Tollgate::start(RULES, &["ADMIN_API=true", "ADMIN_TOKEN=a token of some length"]);
+    let (grpc, http) = (tollgate.grpc_port, tollgate.http_port);
+    let run = |words: &[&str], address: &str| {
+        let mut command = crate::support::tollgate::command();
+        command.args(words).args(["--address", address]).env("ADMIN_TOKEN", "a token of some length");
+        let output = command.output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    for scheme in ["", "http://", "grpc://"] {
+        assert_eq!(run(&["health"], &format!("{scheme}localhost:{grpc}")), (Some(0), String::new()), "{scheme}");
+        let (code, said) = run(&["top"], &format!("{scheme}localhost:{http}"));
+        match scheme {
+            "grpc://" => assert!(code == Some(1) && said.contains(&format!("write http://localhost:{http}")), "{said}"),
+            _ => assert_eq!((code, &*said), (Some(0), "")),
+        }
+    }
+    let (code, said) = run(&["health"], &format!("https://localhost:{grpc}"));
+    assert!(code == Some(1) && said.contains("does not use TLS"), "a URL with https implies --tls: {said}");
+    let (_, said) = run(&["bans"], "localhost");
+    assert!(said.contains("write host:port, such as localhost:8080"), "{said}");
 }
 
 #[test]

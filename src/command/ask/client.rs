@@ -17,10 +17,11 @@ use crate::tls::HandshakeError;
 /// Address of a running service.
 #[derive(Args)]
 pub(crate) struct ServiceAddress {
-    /// Address of the service's gRPC port: HOST:PORT, or unix:PATH. Unset: this machine, at GRPC_UDS or at the port
-    /// GRPC_PORT (default 8081), with TLS if GRPC_SERVER_USE_TLS is on.
+    /// Address of the service's gRPC port: HOST:PORT, a URL such as https://HOST:PORT, which implies --tls, or
+    /// unix:PATH. Unset: this machine, at GRPC_UDS or at the port GRPC_PORT (default 8081), with TLS if
+    /// GRPC_SERVER_USE_TLS is on.
     #[arg(long, short, value_name = "HOST:PORT", value_parser = address)]
-    address: Option<String>,
+    address: Option<Address>,
 
     /// For the default above. Inside a container, the variable that changes the service's port changes it for its
     /// clients as well. Read only if no address is given.
@@ -33,6 +34,15 @@ pub(crate) struct ServiceAddress {
 
     #[command(flatten)]
     secrecy: Secrecy,
+}
+
+/// Address that was given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Address {
+    /// `host:port`, or `unix:path`.
+    place: String,
+    /// Whether it is a URL with TLS.
+    is_secure: bool,
 }
 
 /// A service that can be called.
@@ -54,7 +64,7 @@ impl Service {
         let address = place.or_default()?;
         let target = Target::of(&address);
         let tls = match place.address {
-            Some(_) => place.secrecy.named(target.host())?,
+            Some(Address { is_secure, .. }) => place.secrecy.named(target.host(), is_secure)?,
             None => place.secrecy.of_this_machine(target.host())?,
         };
         let (is_tls, heard) = (tls.is_some(), Heard::default());
@@ -118,7 +128,7 @@ impl Service {
 impl ServiceAddress {
     fn or_default(&self) -> anyhow::Result<String> {
         match &self.address {
-            Some(address) => Ok(address.clone()),
+            Some(address) => Ok(address.place.clone()),
             None if let Some(path) = &self.grpc_uds => Ok(format!("{}{path}", connector::UNIX)),
             None => {
                 let port = settings::port("GRPC_PORT")(&self.grpc_port);
@@ -130,20 +140,30 @@ impl ServiceAddress {
 }
 
 /// Returns the address if it is valid; if not, says what to write instead.
-fn address(address: &str) -> Result<String, String> {
-    match address.strip_prefix(connector::UNIX) {
+fn address(address: &str) -> Result<Address, String> {
+    if let Some(path) = address.strip_prefix(connector::UNIX) {
         // Envoy and gRPC also accept two more slashes.
-        Some(path) => Ok(format!("{}{}", connector::UNIX, path.strip_prefix("//").unwrap_or(path))),
-        None => host_and_port(address),
+        let path = path.strip_prefix("//").unwrap_or(path);
+        return Ok(Address { place: format!("{}{path}", connector::UNIX), is_secure: false });
+    }
+    let (scheme, rest) = match address.split_once("://") {
+        Some((scheme, rest)) => (Some(scheme), rest.strip_suffix('/').unwrap_or(rest)),
+        None => (None, address),
+    };
+    let is_secure = match scheme {
+        None | Some("http" | "grpc") => false,
+        Some("https" | "grpcs") => true,
+        Some(scheme) => return Err(format!("unknown scheme {scheme}://: write {}", host_and_port(rest).1)),
+    };
+    match host_and_port(rest) {
+        (Some(place), _) => Ok(Address { place, is_secure }),
+        (None, advice) => Err(advice),
     }
 }
 
-fn host_and_port(address: &str) -> Result<String, String> {
-    let (scheme, rest) = match address.split_once("://") {
-        Some((scheme, rest)) => (Some(scheme), rest),
-        None => (None, address),
-    };
-    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+/// Returns the text if it is `host:port`, and what to write instead.
+fn host_and_port(address: &str) -> (Option<String>, String) {
+    let authority = address.split(['/', '?', '#']).next().unwrap_or_default();
     let authority = authority.rsplit('@').next().unwrap_or_default();
     // An IPv6 address contains colons. A port alone is a port of this machine.
     let bracketed = match (authority.parse::<Ipv6Addr>(), authority.parse::<u16>()) {
@@ -151,21 +171,17 @@ fn host_and_port(address: &str) -> Result<String, String> {
         (_, Ok(port)) => format!("localhost:{port}"),
         _ => authority.to_owned(),
     };
-    let uri: Uri = format!("http://{bracketed}").parse().map_err(|_| "write host:port, such as localhost:8081")?;
-    let host = uri.host().filter(|host| !host.is_empty()).ok_or("write host:port, such as localhost:8081")?;
-    let right = match uri.port_u16() {
-        Some(port) => format!("{host}:{port}"),
-        None if !bracketed.ends_with(host) => {
-            return Err(format!("the port must be a whole number from 1 to 65535: write, for example, {host}:8081"));
-        }
-        None => format!("{host}:8081"),
+    let parsed = format!("http://{bracketed}").parse::<Uri>().ok();
+    let Some(host) = parsed.as_ref().and_then(Uri::host).filter(|host| !host.is_empty()) else {
+        return (None, "write host:port, such as localhost:8081".to_owned());
     };
-    match scheme {
-        _ if right == address => Ok(right),
-        Some("http") => Err(format!("the address takes no http://: write {right}")),
-        Some("https") => Err(format!("the address takes no https://: write {right} and --tls")),
-        Some(_) => Err(format!("the address takes no scheme: write {right}")),
-        None => Err(format!("not host:port: write {right}")),
+    match parsed.as_ref().and_then(Uri::port_u16) {
+        Some(port) if format!("{host}:{port}") == address => (Some(address.to_owned()), address.to_owned()),
+        Some(port) => (None, format!("not host:port: write {host}:{port}")),
+        None if !bracketed.ends_with(host) => {
+            (None, format!("the port must be a whole number from 1 to 65535: write, for example, {host}:8081"))
+        }
+        None => (None, format!("not host:port: write {host}:8081")),
     }
 }
 

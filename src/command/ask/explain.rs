@@ -7,8 +7,8 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use tokio::time::Instant;
 
-use crate::command::live::admin_port::AdminPort;
-use crate::command::output::NOTHING_APPLIES;
+use crate::command::live::admin_port::{AdminPort, http_address};
+use crate::command::output::{NOTHING_APPLIES, Output, print};
 use crate::command::redis::adjustment;
 use crate::engine::adjustment::InForce;
 use crate::engine::check::StoreError;
@@ -50,9 +50,9 @@ pub(crate) struct Explain {
     #[arg(long, value_name = "N/UNIT", value_parser = super::limit)]
     limit: Option<Override>,
 
-    /// Ask the service with this HTTP port, such as http://localhost:8080, about the rules in force there. Needs
-    /// ADMIN_API=true at the service, and its ADMIN_TOKEN or ADMIN_READ_TOKEN here.
-    #[arg(long, short, value_name = "URL")]
+    /// Ask the service with this HTTP port about the rules in force there: HOST:PORT, or a URL such as
+    /// http://localhost:8080. Needs ADMIN_API=true at the service, and its ADMIN_TOKEN or ADMIN_READ_TOKEN here.
+    #[arg(long, short, value_name = "HOST:PORT", value_parser = http_address)]
     address: Option<String>,
 
     /// The service's ADMIN_TOKEN or ADMIN_READ_TOKEN.
@@ -63,9 +63,8 @@ pub(crate) struct Explain {
     #[arg(long, default_value = "5s", value_parser = humantime::parse_duration)]
     timeout: Duration,
 
-    /// Print the explanation as one JSON object.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: Output,
 
     #[command(flatten)]
     rules: RulesSettings,
@@ -91,11 +90,10 @@ pub(crate) async fn run(explain: Explain) -> anyhow::Result<ExitCode> {
         Some(address) => explain.by_service(address, &descriptors).await?,
         None => explain.by_files(descriptors).await?,
     };
-    if explain.json {
-        println!("{}", serde_json::to_string(&explanation)?);
-    } else {
-        print!("{}", printable_lines(&explanation.to_string()));
-    }
+    print(&match explain.output.is_json() {
+        true => serde_json::to_string(&explanation)? + "\n",
+        false => printable_lines(&explanation.to_string()),
+    })?;
     Ok(match explanation.answer {
         Verdict::Deny => ExitCode::from(2),
         Verdict::Pass | Verdict::Unknown if !explanation.applies() => ExitCode::from(NOTHING_APPLIES),

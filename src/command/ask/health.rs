@@ -5,11 +5,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use serde_json::json;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
 use super::client::{Service, ServiceAddress};
+use crate::command::output::{Output, print};
 
 /// Ask a running service whether it answers by rules; exits with 0 if it is SERVING, and with 1 if not.
 #[derive(Args)]
@@ -20,6 +22,9 @@ pub(crate) struct Health {
     /// Longest wait for the answer.
     #[arg(long, default_value = "1s", value_parser = humantime::parse_duration)]
     timeout: Duration,
+
+    #[command(flatten)]
+    output: Output,
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -30,6 +35,10 @@ pub(crate) async fn run(health: Health) -> anyhow::Result<ExitCode> {
         Err(status) => return Err(service.refusal(&status).await),
     };
     let serving = response.into_inner().status() == ServingStatus::Serving;
-    println!("{}", if serving { "SERVING" } else { "NOT_SERVING" });
+    let status = if serving { "SERVING" } else { "NOT_SERVING" };
+    print(&match health.output.is_json() {
+        true => format!("{}\n", json!({ "status": status })),
+        false => format!("{status}\n"),
+    })?;
     Ok(if serving { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

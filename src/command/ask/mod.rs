@@ -14,7 +14,7 @@ use tonic::metadata::MetadataValue;
 
 use self::answer::{Answer, Outcome};
 use self::client::{Service, ServiceAddress};
-use crate::command::output::NOTHING_APPLIES;
+use crate::command::output::{NOTHING_APPLIES, Output, print};
 use crate::engine::descriptor::{Entry, Override, Unit};
 use crate::inspect;
 use crate::wire::details::REQUEST_KEY;
@@ -56,9 +56,8 @@ pub(crate) struct Ask {
     #[arg(long, default_value = "1s", value_parser = humantime::parse_duration)]
     timeout: Duration,
 
-    /// Print the answer as one JSON object.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -77,7 +76,7 @@ pub(crate) async fn run(ask: Ask) -> anyhow::Result<ExitCode> {
         Err(status) => return Err(service.refusal(&status).await),
     };
     let answer = Answer::new(&descriptors, response);
-    print!("{}", if ask.json { answer.json() } else { answer.text() });
+    print(&if ask.output.is_json() { answer.json() } else { answer.text() })?;
     Ok(match answer.outcome() {
         Outcome::Passed | Outcome::WouldPass | Outcome::NothingToRefund if !answer.applies() => {
             ExitCode::from(NOTHING_APPLIES)

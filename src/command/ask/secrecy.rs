@@ -50,12 +50,12 @@ pub(crate) struct Secrecy {
 pub(crate) type Secret = (ClientTls, ServerName<'static>);
 
 impl Secrecy {
-    /// Returns the client that the flags describe; `None` without TLS.
+    /// Returns the client that the flags describe; `None` without TLS. `is_secure` requires TLS without any flag.
     ///
     /// # Errors
     /// Fails if a file cannot be used, or if the name is invalid.
-    pub(crate) fn named(&self, host: &str) -> anyhow::Result<Option<Secret>> {
-        if !self.tls && self.ca.is_none() && self.cert.is_none() && self.server_name.is_none() {
+    pub(crate) fn named(&self, host: &str, is_secure: bool) -> anyhow::Result<Option<Secret>> {
+        if !is_secure && !self.tls && self.ca.is_none() && self.cert.is_none() && self.server_name.is_none() {
             return Ok(None);
         }
         let trusted = match file("--ca", &self.ca) {
@@ -76,7 +76,7 @@ impl Secrecy {
     /// # Errors
     /// As those of [`named`](Self::named).
     pub(crate) fn of_this_machine(&self, host: &str) -> anyhow::Result<Option<Secret>> {
-        let named = self.named(host)?;
+        let named = self.named(host, false)?;
         if named.is_some() || !self.grpc_server_use_tls {
             return Ok(named);
         }

@@ -1,5 +1,6 @@
 //! Client of the HTTP port of a running service, as its administrator.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
@@ -15,6 +16,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::engine::descriptor;
+use crate::engine::rules::report::{nearest, quoted};
 use crate::ledger::answer::{UsageAnswer, Wanted};
 use crate::ledger::statement::{Statement, StatementOptions};
 use crate::observe::heavy_hitters::Top;
@@ -24,14 +26,17 @@ use crate::shared::fleet::FleetReport;
 /// Longest answer of a service that is read.
 const MOST_BYTES: usize = 16 * 1024 * 1024;
 
+/// Most names that are suggested.
+const NAMED: usize = 10;
+
 /// Most attempts to read an answer of several pages. The service may ask to start again.
 const BEGINNINGS: usize = 5;
 
 /// The service to ask, and the administrator's token.
 #[derive(Args)]
 pub(crate) struct Administered {
-    /// URL of the service's HTTP port.
-    #[arg(long, short, value_name = "URL", default_value = "http://localhost:8080")]
+    /// Address of the service's HTTP port: HOST:PORT, or a URL such as http://HOST:PORT.
+    #[arg(long, short, value_name = "HOST:PORT", default_value = "http://localhost:8080", value_parser = http_address)]
     pub(crate) address: String,
 
     /// The service's ADMIN_TOKEN or ADMIN_READ_TOKEN.
@@ -57,6 +62,19 @@ impl Administered {
                 self.address
             ),
         }
+    }
+
+    /// Returns how a filter misses the rules with hits in the last minutes, with the nearest name; `None` if it
+    /// matches one of them, or if there is no filter.
+    ///
+    /// # Errors
+    /// As those of [`top`](Self::top).
+    pub(crate) async fn missed(&self, domain: Option<&str>, rule: Option<&str>) -> anyhow::Result<Option<String>> {
+        if domain.is_none() && rule.is_none() {
+            return Ok(None);
+        }
+        let keys = self.top(&[("by", "hits"), ("n", "1000")]).await?.keys;
+        Ok(missed(keys.iter().map(|key| (&*key.domain, &*key.rule)), domain, rule))
     }
 
     /// Reads all usage that passes the filter.
@@ -110,6 +128,46 @@ impl Administered {
     fn port(&self) -> AdminPort<'_> {
         AdminPort { address: &self.address, token: self.admin_token.as_deref(), timeout: self.timeout }
     }
+}
+
+/// Returns the address if it can be that of an HTTP port; if not, says what to write instead.
+pub(crate) fn http_address(address: &str) -> Result<String, String> {
+    let (scheme, rest) = address.split_once("://").unwrap_or(("http", address));
+    let place = rest.strip_suffix('/').unwrap_or(rest);
+    let port = place.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?)));
+    match (scheme, port) {
+        ("https", _) => Err(format!("the service's HTTP port does not use TLS: write http://{place}")),
+        ("http", Some((host, _))) if !host.is_empty() && !place.contains('/') => Ok(address.to_owned()),
+        (_, Some((host, port))) if !host.is_empty() && !place.contains('/') => {
+            Err(format!("unknown scheme {scheme}://: write http://{host}:{port}"))
+        }
+        _ => Err("write host:port, such as localhost:8080".to_owned()),
+    }
+}
+
+/// Returns how a filter misses these rules, each with its domain; `None` if it matches one.
+pub(crate) fn missed<'n>(
+    names: impl Iterator<Item = (&'n str, &'n str)>,
+    domain: Option<&str>,
+    rule: Option<&str>,
+) -> Option<String> {
+    let names: BTreeSet<_> = names.collect();
+    let domains: BTreeSet<_> = names.iter().map(|(domain, _)| *domain).collect();
+    let rules = names.iter().filter(|(of, _)| domain.is_none_or(|domain| domain == *of)).map(|(_, rule)| *rule);
+    let rules: BTreeSet<_> = rules.collect();
+    let (what, given, known) = match (domain, rule) {
+        (Some(domain), _) if !domains.contains(domain) => ("domain", domain, domains),
+        (_, Some(rule)) if !rules.contains(rule) => ("rule", rule, rules),
+        _ => return None,
+    };
+    let known: Vec<&str> = known.into_iter().collect();
+    let shown = known.iter().take(NAMED).map(|name| quoted(name)).collect::<Vec<_>>().join(", ");
+    Some(match nearest(given, &known) {
+        Some(near) => format!("{what} {} has no hits: did you mean {}?", quoted(given), quoted(near)),
+        None if known.is_empty() => format!("{what} {} has no hits", quoted(given)),
+        None if known.len() > NAMED => format!("{what} {} has no hits: there are {shown}, ...", quoted(given)),
+        None => format!("{what} {} has no hits: there are {shown}", quoted(given)),
+    })
 }
 
 /// Error: the pages read so far are no longer valid. The text is the reason.

@@ -1,11 +1,14 @@
 //! `tollgate bans`: the keys that penalties ban.
 
+use std::cmp::Reverse;
 use std::process::ExitCode;
 
+use anyhow::bail;
 use clap::Args;
 
 use super::admin_port::Administered;
 use super::top::name;
+use crate::command::output::{Format, RowsOutput, columns, csv, print};
 use crate::engine::descriptor;
 use crate::observe::heavy_hitters::HeavyKey;
 
@@ -18,7 +21,7 @@ const KEYS: &str = "100";
 /// minutes. For any other key, use `tollgate counter get`; to lift a ban, use `tollgate counter reset`. Needs
 /// ADMIN_API=true at the service, and a token here.
 ///
-/// Exits with 0 if the keys could be checked, and with 1 if not.
+/// Exits with 0 if the keys could be checked, and with 1 if not, for example because Redis is down.
 #[derive(Args)]
 pub(crate) struct Bans {
     /// Only this domain. Unset: all.
@@ -29,9 +32,8 @@ pub(crate) struct Bans {
     #[arg(long, short)]
     rule: Option<String>,
 
-    /// Print JSON, with the fields of /top.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: RowsOutput,
 
     #[command(flatten)]
     service: Administered,
@@ -43,16 +45,25 @@ pub(crate) async fn run(bans: Bans) -> anyhow::Result<ExitCode> {
     query.extend(bans.domain.iter().map(|domain| ("domain", &**domain)));
     query.extend(bans.rule.iter().map(|rule| ("rule", &**rule)));
     let answer = bans.service.top(&query).await?;
-    let banned: Vec<&HeavyKey> = answer.keys.iter().filter(|key| key.banned_ms.is_some()).collect();
-    if bans.json {
-        println!("{}", serde_json::to_string(&banned)?);
-        return Ok(ExitCode::SUCCESS);
+    let mut banned: Vec<&HeavyKey> = answer.keys.iter().filter(|key| key.banned_ms.is_some()).collect();
+    if let Some(why) = &answer.unavailable {
+        bail!("unknown: {why}, so the service cannot read which keys are banned");
     }
-    if banned.is_empty() {
-        println!("none of the {KEYS} most denied keys is banned (rules: {})", answer.rules);
-    }
-    for key in banned {
-        println!("{:>10}  {}", descriptor::wait(key.banned_ms.unwrap_or_default()), name(key));
-    }
-    Ok(ExitCode::SUCCESS)
+    banned.sort_by_key(|key| Reverse(key.banned_ms));
+    print(&match bans.output.format() {
+        Format::Json => serde_json::to_string(&banned)? + "\n",
+        Format::Csv => csv(&["domain", "rule", "descriptor", "banned_ms"], &banned)?,
+        Format::Text if answer.keys.is_empty() => "no key was denied in the last minutes\n".to_owned(),
+        Format::Text if banned.is_empty() => {
+            format!("none of the {KEYS} most denied keys is banned (rules: {})\n", answer.rules)
+        }
+        Format::Text => table(&banned),
+    })
+}
+
+/// Returns a line for each key, the longest ban first, below the names of the columns.
+fn table(banned: &[&HeavyKey]) -> String {
+    let cells = |key: &&HeavyKey| [descriptor::wait(key.banned_ms.unwrap_or_default()), name(key)];
+    let rows: Vec<_> = [["BANNED FOR", "KEY"].map(str::to_owned)].into_iter().chain(banned.iter().map(cells)).collect();
+    columns(&rows, 0..1)
 }

@@ -2,4 +2,5 @@
 
 pub(crate) mod admin_port;
 pub(crate) mod bans;
+mod terminal;
 pub(crate) mod top;

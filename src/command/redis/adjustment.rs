@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow, bail};
 use clap::{ArgGroup, Args, Subcommand};
+use serde_json::json;
 
 use super::place::Place;
-use crate::command::output::print;
+use crate::command::output::{Format, NOTHING_APPLIES, Output, RowsOutput, csv, print};
 use crate::engine::adjustment::{Id, InForce, Shown, Written};
 use crate::inspect;
 use crate::limiter::{Limiter, LimiterOptions};
@@ -27,10 +28,29 @@ use crate::telemetry::{self, LogFormat, LogLevels, Logs};
 /// Role of commands in the log.
 const ROLE: &str = "command";
 
+/// Fields of an adjustment in CSV.
+const FIELDS: [&str; 13] = [
+    "id",
+    "effect",
+    "share",
+    "number",
+    "everything",
+    "domain",
+    "rule",
+    "entries",
+    "since",
+    "until",
+    "who",
+    "why",
+    "unmatched",
+];
+
 /// Scale limits for a while: 10% lets a tenth pass.
 ///
-/// Takes effect on all instances within a second, through Redis. A limit always lets at least one hit pass. Exits with
-/// 0 on success, and with 1 if not.
+/// Takes effect on all instances within a second, through Redis. A limit always lets at least one hit pass.
+///
+/// Exits with 0 on success, 3 if it matches no rule and so changes only limits that requests supply, and with 1 if
+/// nothing was changed.
 #[derive(Args)]
 pub(crate) struct Scale {
     /// Share of the numbers in the rules, such as 10% or 2.5%, from 0.01% to 10000%.
@@ -99,6 +119,9 @@ pub(crate) struct Of {
     id: Option<String>,
 
     #[command(flatten)]
+    output: Output,
+
+    #[command(flatten)]
     place: Box<Place>,
 }
 
@@ -112,6 +135,9 @@ pub(crate) struct End {
     reason: Reason,
 
     #[command(flatten)]
+    output: Output,
+
+    #[command(flatten)]
     place: Box<Place>,
 }
 
@@ -120,9 +146,8 @@ pub(crate) struct End {
 /// Exits with 0 if they were listed, and with 1 if not.
 #[derive(Args)]
 pub(crate) struct Adjustments {
-    /// Print a JSON array.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: RowsOutput,
 
     #[command(flatten)]
     place: Box<Place>,
@@ -194,15 +219,16 @@ pub(crate) async fn adjust(adjust: Adjust) -> anyhow::Result<ExitCode> {
 }
 
 #[tokio::main(flavor = "current_thread")]
-pub(crate) async fn list(Adjustments { json, place }: Adjustments) -> anyhow::Result<ExitCode> {
+pub(crate) async fn list(Adjustments { output, place }: Adjustments) -> anyhow::Result<ExitCode> {
     let _logs = logs();
     let adjustments = adjustments_of(&place)?;
     adjustments.read().await.context("the adjustments cannot be read")?;
     let list = adjustments.list();
-    print(&match json {
-        true => serde_json::to_string(&list)? + "\n",
-        false if list.is_empty() => "no adjustment is in force\n".to_owned(),
-        false => list.iter().map(|shown| format!("{shown}\n")).collect::<String>(),
+    print(&match output.format() {
+        Format::Json => serde_json::to_string(&list)? + "\n",
+        Format::Csv => csv(&FIELDS, &list)?,
+        Format::Text if list.is_empty() => "no adjustment is in force\n".to_owned(),
+        Format::Text => list.iter().map(|shown| format!("{shown}\n")).collect::<String>(),
     })
 }
 
@@ -220,22 +246,24 @@ fn logs() -> Logs {
 
 impl Of {
     async fn begin(self, effect: Written) -> anyhow::Result<ExitCode> {
-        let Of { entries, domain, all, rule, lasts, reason: Reason { why, who }, id, place } = self;
+        let Of { entries, domain, all, rule, lasts, reason: Reason { why, who }, id, output, place } = self;
         let entries = inspect::entries(&entries)?;
         let written = Written { id, everything: all, domain, rule, entries, who, why, lasts: Some(lasts), ..effect };
         let shown: Shown = adjustments_of(&place)?.begin(&written, ROLE).await?;
-        println!("{shown}");
-        Ok(ExitCode::SUCCESS)
+        print(&if output.is_json() { serde_json::to_string(&shown)? + "\n" } else { format!("{shown}\n") })?;
+        Ok(if shown.unmatched.is_some() { ExitCode::from(NOTHING_APPLIES) } else { ExitCode::SUCCESS })
     }
 }
 
 impl End {
     async fn run(self) -> anyhow::Result<ExitCode> {
-        let End { id, reason: Reason { why, who }, place } = self;
+        let End { id, reason: Reason { why, who }, output, place } = self;
         let id = Id::parse(&id).ok_or_else(|| anyhow!("no adjustment has this id: see tollgate adjustments"))?;
         adjustments_of(&place)?.end(&id, By { who: &who, why: &why, role: ROLE }).await?;
-        println!("ended {id}");
-        Ok(ExitCode::SUCCESS)
+        print(&match output.is_json() {
+            true => format!("{}\n", json!({ "ended": id.as_str() })),
+            false => format!("ended {id}\n"),
+        })
     }
 }
 

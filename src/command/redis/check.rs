@@ -6,6 +6,7 @@ use anyhow::bail;
 
 use crate::command::environment;
 use crate::command::findings::Findings;
+use crate::command::output::{errln, print};
 use crate::command::rules::check::Check;
 use crate::command::rules::report::Format;
 use crate::settings::{Environment, Settings};
@@ -22,7 +23,7 @@ pub(crate) async fn run(cli: &clap::Command, check: &Check, environment: &Enviro
     let errors: Vec<_> = store.as_ref().err().into_iter().collect();
     let findings = Findings::of_errors(read, &errors, environment);
     if !findings.mistakes.is_empty() {
-        findings.mistakes.iter().for_each(|mistake| eprintln!("error: {mistake}"));
+        findings.mistakes.iter().for_each(|mistake| errln!("error: {mistake}"));
         return Ok(ExitCode::FAILURE);
     }
     let Some(config) = store? else {
@@ -32,13 +33,13 @@ pub(crate) async fn run(cli: &clap::Command, check: &Check, environment: &Enviro
     if has_durable_limits(&settings) {
         found.warn_without_replicas();
     }
-    match check.format {
-        Format::Text => print_text(&found),
-        Format::Json => print_json(&found),
+    print(&match check.format {
+        Format::Text => text(&found),
+        Format::Json => format!("{:#}\n", found.to_json()),
         Format::Github | Format::Sarif => {
             bail!("--redis has no file positions to report: use --format text or json")
         }
-    }
+    })?;
     let is_good = found.errors().next().is_none() && (found.warnings().next().is_none() || !check.strict);
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -50,33 +51,35 @@ fn has_durable_limits(settings: &Settings) -> bool {
     loaded.is_some_and(|loaded| loaded.rules.limits().any(|(_, limit)| limit.config.options.durable))
 }
 
-fn print_text(found: &Examination) {
-    found.both().for_each(print_redis);
-    println!("errors: {}, warnings: {}", found.errors().count(), found.warnings().count());
+fn text(found: &Examination) -> String {
+    let mut text: String = found.both().map(redis_text).collect();
+    text += &format!("errors: {}, warnings: {}\n", found.errors().count(), found.warnings().count());
+    text
 }
 
-fn print_redis(found: &Examination) {
+fn redis_text(found: &Examination) -> String {
     let sentinel = |(place, named): &(String, Option<String>)| match named {
         Some(master) => format!("{place} names {master}"),
         None => format!("{place} names none"),
     };
     let sentinels = found.sentinels.iter().map(sentinel).collect::<Vec<_>>().join(", ");
-    print_lines(&[
+    let mut text = lines(&[
         ("redis", Some(found.redis.clone())),
         ("kind", Some(found.kind.to_owned())),
         ("sentinels", Some(sentinels).filter(|sentinels| !sentinels.is_empty())),
     ]);
-    print_findings(&found.warnings, &found.errors);
-    found.servers.iter().for_each(print_server);
+    text += &findings(&found.warnings, &found.errors);
+    text.extend(found.servers.iter().map(server_text));
+    text
 }
 
-fn print_server(found: &Server) {
+fn server_text(found: &Server) -> String {
     let clock = found.clock_ahead_ms.map(|ms| match ms {
         0.. => format!("{ms} ms ahead of this machine's"),
         _ => format!("{} ms behind this machine's", -ms),
     });
     let latency = found.latency_us.map(|(median, most)| format!("median {median} us, maximum {most} us"));
-    print_lines(&[
+    let text = lines(&[
         ("server", found.server.clone()),
         ("slots", found.slots.map(|slots| slots.to_string())),
         ("engine", found.engine.clone()),
@@ -87,21 +90,16 @@ fn print_server(found: &Server) {
         ("maxmemory-policy", found.maxmemory_policy.clone()),
         ("clock", clock),
     ]);
-    print_findings(&found.warnings, &found.errors);
+    text + &findings(&found.warnings, &found.errors)
 }
 
-/// Prints each name with its finding, without those that are unknown.
-fn print_lines(lines: &[(&str, Option<String>)]) {
-    for (name, value) in lines.iter().filter_map(|(name, value)| Some((name, value.as_ref()?))) {
-        println!("{name:17} {value}");
-    }
+/// Returns each name with its finding, without those that are unknown.
+fn lines(lines: &[(&str, Option<String>)]) -> String {
+    let known = lines.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
+    known.map(|(name, value)| format!("{name:17} {value}\n")).collect()
 }
 
-fn print_findings(warnings: &[String], errors: &[String]) {
-    warnings.iter().for_each(|warning| println!("warning: {warning}"));
-    errors.iter().for_each(|error| println!("error: {error}"));
-}
-
-fn print_json(found: &Examination) {
-    println!("{:#}", found.to_json());
+fn findings(warnings: &[String], errors: &[String]) -> String {
+    let warnings = warnings.iter().map(|warning| format!("warning: {warning}\n"));
+    warnings.chain(errors.iter().map(|error| format!("error: {error}\n"))).collect()
 }

@@ -5,9 +5,11 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use clap::{Args, Subcommand};
+use serde::Serialize;
 
 use super::adjustment;
 use super::place::Place;
+use crate::command::output::{Format, RowsOutput, csv, print};
 use crate::engine::descriptor::Override;
 use crate::engine::plan::PlanOptions;
 use crate::engine::printable::printable_lines;
@@ -16,6 +18,9 @@ use crate::settings::SettingsError;
 use crate::store::redis::replicas::RedisReplicas;
 use crate::store::redis::{self, RedisStore};
 use crate::telemetry::{self, LogFormat, LogLevels};
+
+/// Fields of a counter in CSV.
+const FIELDS: [&str; 8] = ["rule", "limit", "capacity", "remaining", "reset_after_ms", "banned_ms", "key", "replica"];
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -70,6 +75,9 @@ pub(crate) struct Which {
     limit: Option<Override>,
 
     #[command(flatten)]
+    output: RowsOutput,
+
+    #[command(flatten)]
     place: Place,
 }
 
@@ -108,7 +116,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
         bail!("no REDIS_URL: counters are in the service's memory; set REDIS_URL, or use the HTTP API (see ADMIN_API)");
     };
     let rules = which.place.rules()?;
-    let timeout = redis.timeout;
+    let (timeout, format) = (redis.timeout, which.output.format());
     let (key_prefix, counter_keys) = (redis.key_prefix.clone(), which.place.store.counter_keys());
     let options = PlanOptions { key_prefix, counter_keys, ..PlanOptions::default() };
     let entries = inspect::entries(&which.entries)?;
@@ -118,16 +126,20 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
             let adjustments = adjustment::in_force(&redis).await;
             let store = RedisStore::start(redis, Box::new(|_| {})).await?;
             let rules = (&rules, Some(&adjustments));
-            print(&inspect::act(action, rules, &options, &store, descriptor, timeout).await?);
+            show(&inspect::act(action, rules, &options, &store, descriptor, timeout).await?, format)
         }
         Asked::Replica => {
             let replicas = RedisReplicas::new(redis)?;
-            print(&inspect::peek_at_replicas(&rules, &options, &replicas, descriptor).await?);
+            show(&inspect::peek_at_replicas(&rules, &options, &replicas, descriptor).await?, format)
         }
     }
-    Ok(ExitCode::SUCCESS)
 }
 
-fn print<C: Display>(counters: &[C]) {
-    counters.iter().for_each(|counter| println!("{}", printable_lines(&counter.to_string())));
+fn show<C: Display + Serialize>(counters: &[C], format: Format) -> anyhow::Result<ExitCode> {
+    let lines = || counters.iter().map(|counter| printable_lines(&format!("{counter}\n"))).collect();
+    print(&match format {
+        Format::Text => lines(),
+        Format::Json => serde_json::to_string(counters)? + "\n",
+        Format::Csv => csv(&FIELDS, counters)?,
+    })
 }

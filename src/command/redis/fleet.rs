@@ -8,10 +8,14 @@ use clap::Args;
 use tokio::time::{Instant, sleep};
 
 use crate::command::live::admin_port::Administered;
+use crate::command::output::{Format, RowsOutput, csv, print};
 use crate::engine::descriptor::wait;
 use crate::engine::printable::printable;
 use crate::shared::fleet::heartbeats::ReplicaState;
 use crate::shared::fleet::{FleetReport, Line};
+
+/// Fields of an instance in CSV.
+const FIELDS: [&str; 8] = ["id", "version", "state", "rules", "rules_age_ms", "uptime_ms", "heard_ms", "differs"];
 
 /// Interval between questions of `--wait`.
 const EVERY: Duration = Duration::from_secs(1);
@@ -38,9 +42,8 @@ pub(crate) struct Replicas {
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     wait: Option<Duration>,
 
-    /// Print JSON, with the fields of /replicas.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: RowsOutput,
 
     #[command(flatten)]
     service: Administered,
@@ -59,10 +62,11 @@ pub(crate) async fn run(replicas: Replicas) -> anyhow::Result<ExitCode> {
             continue;
         }
         let report = told?;
-        match replicas.json {
-            true => println!("{}", serde_json::to_string(&report)?),
-            false => print!("{}{}", table(&report), replicas.missing(&report).unwrap_or_default()),
-        }
+        print(&match replicas.output.format() {
+            Format::Json => serde_json::to_string(&report)? + "\n",
+            Format::Csv => csv(&FIELDS, &report.replicas)?,
+            Format::Text => table(&report) + &replicas.missing(&report).unwrap_or_default(),
+        })?;
         return Ok(if agrees { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
 }

@@ -1,7 +1,7 @@
 //! `tollgate check`: reads rules files as the service would, and reports their problems.
 
 use std::collections::HashMap;
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -65,7 +65,11 @@ pub(crate) fn run(check: &Check) -> anyhow::Result<ExitCode> {
     let old = if check.against.is_empty() { None } else { Some(load(&check.against)?) };
     let warnings = if check.strict { Weight::Errors } else { Weight::Warnings };
     let checked = Checked { new, old, warnings };
-    checked.print(check.format, &mut Texts::new(texts))?;
+    match checked.print(check.format, &mut Texts::new(texts)) {
+        // A reader that stops early does not change what the check found.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        printed => printed?,
+    }
     Ok(if checked.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -10,6 +10,7 @@ use std::time::SystemTime;
 use anyhow::{Context as _, bail, ensure};
 use clap::Args;
 
+use crate::command::output::print;
 use crate::engine::rules::diff::Summary;
 use crate::engine::rules::report::Report;
 use crate::settings::{CandidateFiles, Reading, RulesSettings};
@@ -74,19 +75,16 @@ pub(crate) fn run(promote: &Promote) -> anyhow::Result<ExitCode> {
     // Unreadable rules may be replaced as well.
     let old = load::load(&promote.rules.sources()?, &options).map(|loaded| loaded.rules).ok();
     if old.as_ref().is_some_and(|old| old.version() == new.version()) {
-        println!("{} and {} are identical", swap.rules.display(), swap.candidates.display());
-        return Ok(ExitCode::SUCCESS);
+        return print(&format!("{} and {} are identical\n", swap.rules.display(), swap.candidates.display()));
     }
     let staged = Staged::copy(&swap, &options)?;
     staged.check_beside(&promote.served(), &options)?;
     ensure!(Fingerprint::of(&candidates) == seen, "the candidates are changing: try again when they are complete");
     let kept = staged.promote()?;
     let (rules, candidates) = (swap.rules.display(), swap.candidates.display());
-    println!("{rules} now has the rules of {candidates}; the previous rules are in {}", kept.display());
-    if let Some(old) = old {
-        print!("{}", Summary::of(&old, &new));
-    }
-    Ok(ExitCode::SUCCESS)
+    let changes = old.map(|old| Summary::of(&old, &new).to_string()).unwrap_or_default();
+    let kept = kept.display();
+    print(&format!("{rules} now has the rules of {candidates}; the previous rules are in {kept}\n{changes}"))
 }
 
 /// The files or folders to exchange.

@@ -14,10 +14,13 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use flate2::bufread::MultiGzDecoder;
 
-use crate::command::output::print;
+use crate::command::output::{Format, NOTHING_APPLIES, RowsOutput, csv, err, print};
+use crate::engine::explain;
 use crate::engine::rules::Rules;
 use crate::evaluate::{Comparison, Goal, GoalError, RuleSet, Run, RunOptions, Search};
-use crate::replay::{Event, Format, FormatError, Log, MappingOptions, Read, Reading as LogReading, Report, Requests};
+use crate::replay::{
+    Event, Format as LogFormat, FormatError, Log, MappingOptions, Read, Reading as LogReading, Report, Requests,
+};
 use crate::settings::{Deciding, Reading, RulesSettings};
 use crate::sources::files::load::{self, Sources};
 
@@ -30,6 +33,23 @@ const GZIP: &[u8] = &[0x1f, 0x8b];
 const BATCH: usize = 512;
 const BATCHES: usize = 4;
 
+/// Fields of a limit in CSV.
+const FIELDS: [&str; 13] = [
+    "domain",
+    "rule",
+    "limit",
+    "file",
+    "line",
+    "role",
+    "decisions",
+    "allowed",
+    "denied",
+    "keys",
+    "keys_denied",
+    "first_denied",
+    "last_denied",
+];
+
 /// Report what rules would have done with the requests of a log.
 ///
 /// Reads access logs of Envoy (text or JSON), CSV with a header row, or Tollgate's own decision log. Turns each line
@@ -37,7 +57,7 @@ const BATCHES: usize = 4;
 /// the log. Reports what each limit would have allowed and denied, for which keys and when. With --against, reports the
 /// differences; with --suggest, a number that would deny less. Asks neither Redis nor a service.
 ///
-/// Exits with 0 if the log was replayed, and with 1 if not.
+/// Exits with 0 if the log was replayed, 3 if no request reaches a limit, and with 1 if no line can be read.
 #[derive(Args)]
 pub(crate) struct Replay {
     /// Logs, plain or compressed with gzip; - is standard input. Several logs are merged by time, as those of several
@@ -78,8 +98,8 @@ pub(crate) struct Replay {
 
     /// Format of the lines: auto detects it for each log; envoy is Envoy's default text; json; csv; decisions; or the
     /// format string of Envoy's configuration.
-    #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = format)]
-    format: LineFormat,
+    #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = log_format)]
+    log_format: LineFormat,
 
     /// Longest time by which lines may be out of order.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
@@ -98,9 +118,8 @@ pub(crate) struct Replay {
     #[arg(long, value_name = "NAME", requires = "suggest")]
     rule: Option<String>,
 
-    /// Print the report as one JSON object.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: RowsOutput,
 
     #[command(flatten)]
     rules: RulesSettings,
@@ -114,10 +133,10 @@ pub(crate) struct Replay {
 
 /// Format of the lines; `None` to detect it for each log.
 #[derive(Clone, Debug)]
-struct LineFormat(Option<Format>);
+struct LineFormat(Option<LogFormat>);
 
-fn format(text: &str) -> Result<LineFormat, FormatError> {
-    Format::parse(text).map(LineFormat)
+fn log_format(text: &str) -> Result<LineFormat, FormatError> {
+    LogFormat::parse(text).map(LineFormat)
 }
 
 fn goal(text: &str) -> Result<Goal, GoalError> {
@@ -147,7 +166,15 @@ pub(crate) fn run(replay: &Replay) -> anyhow::Result<ExitCode> {
         }
     };
     let report = replay.report(&new, old.as_ref(), RunOptions::default().most_bytes)?;
-    print(&if replay.json { serde_json::to_string(&report)? + "\n" } else { report.to_string() })
+    print(&match replay.output.format() {
+        Format::Json => serde_json::to_string(&report)? + "\n",
+        Format::Csv => csv(&FIELDS, &report.limits)?,
+        Format::Text => report.to_string(),
+    })?;
+    if report.log.is_unreadable() {
+        bail!("no line can be read: name the format of the log with --log-format (see tollgate replay --help)");
+    }
+    Ok(if report.reaches_no_limit() { ExitCode::from(NOTHING_APPLIES) } else { ExitCode::SUCCESS })
 }
 
 /// Enables huge pages. No request waits for a decision here, and with many keys nearly every decision touches other
@@ -173,7 +200,9 @@ impl Replay {
         let of_one = RunOptions { most_bytes: most_bytes / (1 + usize::from(old.is_some())), ..RunOptions::default() };
         let begin = |rules| Run::new(RuleSet::new(rules, &options), of_one.clone());
         let (mut run, mut before) = (begin(new), old.map(|old| (begin(old), Comparison::default())));
+        let mut first = None;
         let read = self.each(&reading, "replaying".to_owned(), |events| {
+            first = first.take().or_else(|| events.first().map(|event| event.request.clone()));
             run.decide_all(events, |arrival, decision| {
                 if let Some((before, comparison)) = &mut before
                     && let (Some(old), Some(new)) = (before.decide(arrival)?, decision)
@@ -184,6 +213,9 @@ impl Replay {
             })
         })?;
         let mut report = Report::new(read, &run);
+        if let Some(first) = first.filter(|_| report.reaches_no_limit()) {
+            report.missed = explain::missed(new, &first).into_iter().flatten().next();
+        }
         if let Some((before, comparison)) = &before {
             report = report.against(before, comparison);
         }
@@ -209,7 +241,7 @@ impl Replay {
         let mut names = rules.domain_names();
         let only = names.next().filter(|_| names.next().is_none());
         Ok(LogReading {
-            format: self.format.0.clone(),
+            format: self.log_format.0.clone(),
             mapping: MappingOptions {
                 domain: self.domain.clone(),
                 entries: self.map.clone(),
@@ -364,7 +396,7 @@ impl Progress {
         let now = Instant::now();
         if let Some(text) = self.due(now) {
             self.next = now + self.screen.interval();
-            eprint!("{text}");
+            err!("{text}");
         }
     }
 
@@ -386,7 +418,7 @@ impl Progress {
 
     fn finish(&self) {
         if self.screen == Screen::Terminal {
-            eprint!("\r\x1b[K");
+            err!("\r\x1b[K");
         }
     }
 }

@@ -63,6 +63,9 @@ pub struct Top {
     pub rules: usize,
     /// Keys, the heaviest first.
     pub keys: Vec<HeavyKey>,
+    /// Why counters that were requested could not all be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unavailable: Option<String>,
 }
 
 /// A key of a rule. Its counts cover the last `window_ms`, with less weight for older hits.

@@ -26,7 +26,8 @@ use crate::engine::adjustment::{
 };
 use crate::engine::check::StoreError;
 use crate::engine::descriptor;
-use crate::engine::rules::{Allowance, Rule, Rules};
+use crate::engine::rules::report::{nearest, quoted};
+use crate::engine::rules::{Allowance, Budget, Domain, Rule, Rules};
 use crate::limiter::Limiter;
 use crate::metrics::Metrics;
 use crate::store::Store;
@@ -77,6 +78,9 @@ struct Entry {
 
 /// The most adjustments changed at the same time that get a log line each.
 const LOGGED: usize = 10;
+
+/// Most names of rules that are compared with a name that no rule has.
+const NEAR: usize = 10_000;
 
 /// The origin of a change, for the log.
 #[derive(Clone, Copy, Debug)]
@@ -418,6 +422,15 @@ impl Mismatch {
         Mismatch { reason, may_begin: false }
     }
 
+    /// Adds what the rules have instead, for entries that reach no rule.
+    fn with_near_miss(mut self, rules: &Rules, domain: &Domain, entries: &[descriptor::Entry]) -> Mismatch {
+        let mut budget = Budget::new(Budget::PERSON);
+        if let Some(miss) = rules.trace(domain, entries, &mut budget).misses.into_iter().next() {
+            self.reason = format!("{}; {}", self.reason, miss.words);
+        }
+        self
+    }
+
     fn of_rules(reason: &str) -> Mismatch {
         let reason = format!("{reason}: it changes only limits that requests supply");
         Mismatch { reason, may_begin: true }
@@ -432,7 +445,8 @@ fn unmatched(rules: &Rules, contents: &[&Content]) -> BTreeMap<usize, Mismatch> 
     for (place, content) in contents.iter().enumerate() {
         let Some(name) = content.target.domain() else { continue };
         let Some(domain) = rules.domain(name) else {
-            found.insert(place, Mismatch::refused(format!("the rules have no domain {name}")));
+            let miss = rules.missed_domain(name, &mut Budget::new(Budget::PERSON));
+            found.insert(place, Mismatch::refused(format!("the rules have no domain {name}: {}", miss.words)));
             continue;
         };
         match &content.target {
@@ -443,6 +457,7 @@ fn unmatched(rules: &Rules, contents: &[&Content]) -> BTreeMap<usize, Mismatch> 
             }
             Target::Descriptor { entries, .. } => {
                 let mismatch = of_descriptor(rules.find(domain, entries), entries, content.effect);
+                let mismatch = mismatch.map(|mismatch| mismatch.with_near_miss(rules, domain, entries));
                 found.extend(mismatch.map(|mismatch| (place, mismatch)));
             }
             Target::All | Target::Domain(_) => {}
@@ -451,14 +466,25 @@ fn unmatched(rules: &Rules, contents: &[&Content]) -> BTreeMap<usize, Mismatch> 
     if wanted.is_empty() {
         return found;
     }
+    let mut names: Vec<(&str, &str)> = Vec::new();
     for (rule, limit) in rules.limits() {
         for name in [&rule.path, &limit.label] {
+            if names.len() < NEAR && wanted.keys().any(|(domain, _)| *domain == &*rule.domain) {
+                names.push((&rule.domain, name));
+            }
             for place in wanted.get(&(&*rule.domain, &**name)).into_iter().flatten() {
                 match changes(contents[*place].effect, &limit.config.allowance) {
                     None => drop(found.remove(place)),
                     Some(reason) => drop(found.entry(*place).and_modify(|found| found.reason = reason)),
                 }
             }
+        }
+    }
+    for ((domain, rule), places) in wanted {
+        let known: Vec<&str> = names.iter().filter(|(of, _)| *of == domain).map(|(_, name)| *name).collect();
+        let Some(near) = nearest(rule, &known).filter(|near| *near != rule) else { continue };
+        for place in places {
+            found.entry(place).and_modify(|found| found.reason += &format!("; did you mean {}?", quoted(near)));
         }
     }
     found

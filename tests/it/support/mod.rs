@@ -14,6 +14,7 @@ pub mod limits;
 pub mod management;
 pub mod redis;
 pub mod reference;
+pub mod terminal;
 pub mod tollgate;
 
 use std::process::{Child, Command};

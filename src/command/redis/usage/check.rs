@@ -10,6 +10,7 @@ use clap::Args;
 
 use super::warn_of_damage;
 use crate::command::live::admin_port::Administered;
+use crate::command::output::print;
 use crate::engine::usage::Time;
 use crate::ledger::answer::Wanted;
 use crate::ledger::statement::{By, Row, StatementOptions};
@@ -51,26 +52,25 @@ pub(crate) async fn run(check: Check) -> anyhow::Result<ExitCode> {
     let keys: Vec<PublicKey> = check.public_key.iter().map(read_key).collect::<anyhow::Result<_>>()?;
     let ledger = Ledger::read(&bytes);
     let problems = ledger.problems(&keys, check.to);
-    for problem in &problems {
-        println!("{path}: {problem}");
-    }
+    print(&problems.iter().map(|problem| format!("{path}: {problem}\n")).collect::<String>())?;
     let wrong: BTreeSet<usize> = problems.iter().map(|problem| problem.at).collect();
     let mut is_good = problems.is_empty();
     if is_good {
-        println!("{path}: {} lines, signed and in order{}", ledger.len(), extent(&ledger));
+        print(&format!("{path}: {} lines, signed and in order{}\n", ledger.len(), extent(&ledger)))?;
     }
     if !check.offline {
         let closed: Vec<_> = ledger.closed().filter(|(at, _)| !wrong.contains(at)).collect();
         let asked = compare(&check.service, &ledger, &closed).await;
         let (differences, expired) = asked.context("cannot compare the ledger with the store; --offline skips this")?;
         is_good &= differences.is_empty();
-        differences.iter().for_each(|difference| println!("{path}: {difference}"));
+        let mut text: String = differences.iter().map(|difference| format!("{path}: {difference}\n")).collect();
         if expired > 0 {
-            println!("{path}: {expired} lines were not compared: their records in the store have expired");
+            text += &format!("{path}: {expired} lines were not compared: their records in the store have expired\n");
         }
         if differences.is_empty() {
-            println!("{path}: the store agrees with {} lines", closed.len() - expired);
+            text += &format!("{path}: the store agrees with {} lines\n", closed.len() - expired);
         }
+        print(&text)?;
     }
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

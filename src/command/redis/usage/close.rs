@@ -12,6 +12,8 @@ use clap::Args;
 
 use super::warn_of_damage;
 use crate::command::live::admin_port::Administered;
+use crate::command::output::{errln, print};
+use crate::engine::printable::printable;
 use crate::engine::usage::Time;
 use crate::ledger::answer::Wanted;
 use crate::ledger::statement::{By, StatementOptions};
@@ -73,26 +75,28 @@ pub(crate) async fn run(close: Close) -> anyhow::Result<ExitCode> {
     let closing = Closing { rows: &rows, domain: close.domain.as_deref(), by, until, at };
     let lines = ledger.close(&closing, &key)?;
     if half > 0 {
-        eprintln!("an earlier run was interrupted: removing an incomplete line of {half} bytes");
+        errln!("an earlier run was interrupted: removing an incomplete line of {half} bytes");
     }
     file.append(whole, &lines)?;
-    tell(&close.ledger, &lines, by);
+    let done = print(&summary(&close.ledger, &lines, by));
     warn_of_damage(damaged);
-    Ok(ExitCode::SUCCESS)
+    done
 }
 
-fn tell(path: &Path, lines: &str, by: Length) {
+/// Returns a line for each domain: its periods that were closed.
+fn summary(path: &Path, lines: &str, by: Length) -> String {
     let mut closed: BTreeMap<String, usize> = BTreeMap::new();
     for (_, line) in Ledger::read(lines.as_bytes()).closed() {
         *closed.entry(line.domain.clone()).or_default() += 1;
     }
     if closed.is_empty() {
-        println!("{}: nothing more to close", path.display());
+        return format!("{}: nothing more to close\n", path.display());
     }
-    for (domain, times) in closed {
+    let line = |(domain, times): (String, usize)| {
         let plural = if times == 1 { "" } else { "s" };
-        println!("{}: {times} {}{plural} of {domain} closed", path.display(), by.name());
-    }
+        format!("{}: {times} {}{plural} of {} closed\n", path.display(), by.name(), printable(&domain))
+    };
+    closed.into_iter().map(line).collect()
 }
 
 /// A ledger, locked against other writers.

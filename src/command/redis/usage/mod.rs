@@ -9,8 +9,8 @@ use std::process::ExitCode;
 use anyhow::bail;
 use clap::{Args, Subcommand};
 
-use crate::command::live::admin_port::Administered;
-use crate::command::output::print;
+use crate::command::live::admin_port::{Administered, missed};
+use crate::command::output::{Format, NOTHING_APPLIES, RowsOutput, errln, print};
 use crate::engine::usage::Time;
 use crate::ledger::answer::Wanted;
 use crate::ledger::statement::{By, CLOSED_AFTER_MS, StatementOptions};
@@ -21,7 +21,7 @@ use crate::settings::named;
 /// Covers limits with `usage` in their rules. Times are in UTC. A period is left out until five minutes after its end:
 /// no bill contains part of an hour, a day or a month. Needs ADMIN_API=true at the service, and a token here.
 ///
-/// Exits with 0 if the usage was shown, and with 1 if not.
+/// Exits with 0 if the usage was shown, 3 if there is none of that domain or rule, and with 1 if there is no answer.
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Usage {
@@ -69,13 +69,12 @@ struct Show {
     #[arg(long)]
     open: bool,
 
-    /// Print CSV.
-    #[arg(long, conflicts_with = "json")]
+    /// The same as --format csv.
+    #[arg(long, conflicts_with_all = ["format", "json"])]
     csv: bool,
 
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: RowsOutput,
 
     #[command(flatten)]
     service: Administered,
@@ -101,24 +100,37 @@ async fn show(show: Show) -> anyhow::Result<ExitCode> {
     let statement = show.service.usage(&wanted, &options).await?;
     let (damaged, left_out) = (statement.damaged(), statement.left_out());
     let rows = statement.rows();
-    let printed = if show.csv {
-        text::csv(&rows)?
-    } else if show.json {
-        text::json(&rows, left_out, damaged)? + "\n"
-    } else {
-        text::table(&rows)
+    let printed = match show.output.format() {
+        _ if show.csv => text::csv(&rows)?,
+        Format::Csv => text::csv(&rows)?,
+        Format::Json => text::json(&rows, left_out, damaged)? + "\n",
+        Format::Text => text::table(&rows),
     };
     let done = print(&printed)?;
     if left_out > 0 {
-        eprintln!("{left_out} records of periods that are not over are omitted: --open shows them");
+        errln!("{left_out} records of periods that are not over are omitted: --open shows them");
     }
     warn_of_damage(damaged);
-    Ok(done)
+    let all = match rows.is_empty() && left_out == 0 {
+        true => show.service.usage(&Wanted::within(from, to), &options).await?.rows(),
+        false => return Ok(done),
+    };
+    if all.is_empty() {
+        return Ok(done);
+    }
+    let names = all.iter().map(|row| (&*row.counter.owner.domain, row.counter.rule.as_deref().unwrap_or_default()));
+    match missed(names, wanted.domain.as_deref(), wanted.rule.as_deref()) {
+        Some(missed) => {
+            errln!("{missed}");
+            Ok(ExitCode::from(NOTHING_APPLIES))
+        }
+        None => Ok(done),
+    }
 }
 
 fn warn_of_damage(damaged: u64) {
     if damaged > 0 {
-        eprintln!("warning: {damaged} records in the store are damaged and not counted");
+        errln!("warning: {damaged} records in the store are damaged and not counted");
     }
 }
 

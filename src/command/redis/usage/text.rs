@@ -1,11 +1,9 @@
 //! Rows as text for people, as CSV for spreadsheets, and as JSON for programs.
 
-use std::borrow::Cow;
-
 use anyhow::anyhow;
 use serde::Serialize;
 
-use crate::command::output::columns;
+use crate::command::output::{columns, no_formula};
 use crate::engine::printable::printable;
 use crate::engine::usage::page::Part;
 use crate::engine::usage::{Time, Totals};
@@ -69,11 +67,6 @@ pub(crate) fn csv(rows: &[Row]) -> anyhow::Result<String> {
     }
     let bytes = writer.into_inner().map_err(|error| anyhow!("{error}"))?;
     Ok(String::from_utf8(bytes)?)
-}
-
-/// Adds a quote to a text that a spreadsheet would take as a formula.
-fn no_formula(text: &str) -> Cow<'_, str> {
-    if text.starts_with(['=', '+', '-', '@', '\t', '\r']) { format!("'{text}").into() } else { text.into() }
 }
 
 /// A row in JSON. It borrows everything: there may be hundreds of thousands.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 
 use super::{Comparison, Findings, Report};
+use crate::command::output::{err, errln};
 use crate::engine::rules::report::{Position, Problem};
 
 /// Number of characters shown on either side of the location. A JSON file can be a single line.
@@ -37,13 +38,13 @@ fn lines(bytes: &[u8]) -> Vec<String> {
 
 /// Writes the report. Problems go to standard error.
 pub(crate) fn write(report: &Report<'_>, texts: &mut Texts, out: &mut impl Write) -> io::Result<()> {
-    eprint!("{}", problems(&report.new, texts));
+    err!("{}", problems(&report.new, texts));
     if let Some(old) = report.old.as_ref().filter(|old| old.accepted.is_none()) {
-        eprint!("the rules of --against are invalid:\n{}", problems(old, texts));
+        err!("the rules of --against are invalid:\n{}", problems(old, texts));
     }
     match report.passed {
         true => writeln!(out, "{}", report.conclusion())?,
-        false => eprintln!("{}", report.conclusion()),
+        false => errln!("{}", report.conclusion()),
     }
     report.comparison.map_or(Ok(()), |comparison| write_changes(comparison, out))
 }
