@@ -7,6 +7,7 @@
 --
 -- KEYS[1]  a hash: the ID of each instance -> the time of its last heartbeat (ms since the epoch), a space, its text;
 --          and the empty ID -> the version of the list, the time when somebody last read all, the number of late ones
+-- KEYS[2]  the open questions of lua/questions.lua
 -- ARGV[1]  the command: beat or leave
 -- ARGV[2]  the ID of the calling instance
 -- ARGV[3]  how long a silent instance stays in the list (ms)
@@ -14,13 +15,14 @@
 -- ARGV[5]  the period of heartbeats (ms)
 -- ARGV[6]  the version of the list that the instance knows, 0 for none
 -- ARGV[7]  the text of the heartbeat: JSON, whose durations have names that end in _ms
--- reply    the time, the outcome (done, full, or unchanged without a list), the version, and each ID followed by its
---          stored value
+-- reply    the time, the outcome (done, full, or unchanged without a list), the version, each ID followed by its stored
+--          value, and whether questions are open (1 or 0)
 local instances, command, id = KEYS[1], ARGV[1], ARGV[2]
 local ttl, most, period, known = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
+local has_questions = redis.call('PTTL', KEYS[2]) > 0 and 1 or 0
 local read_at, late_before
 -- One HMGET for each heartbeat: the tests count heartbeats by it.
 local found = redis.call('HMGET', instances, '', id)
@@ -57,7 +59,7 @@ if is_recent and known == version and late_before == 0 and own and command ~= 'l
   end
   redis.call('HSET', instances, id, kept)
   keep(0)
-  return {now, 'unchanged', version, {}}
+  return {now, 'unchanged', version, {}, has_questions}
 end
 
 local listed, others, late = {}, 0, 0
@@ -104,4 +106,4 @@ else
   outcome = 'full'
 end
 keep(late)
-return {now, outcome, version, listed}
+return {now, outcome, version, listed, has_questions}

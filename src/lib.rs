@@ -41,6 +41,7 @@ pub mod wire;
 pub mod sources;
 pub mod observe;
 pub mod shared;
+pub mod survey;
 pub mod inspect;
 pub mod metrics;
 pub mod http;

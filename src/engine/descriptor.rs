@@ -97,6 +97,17 @@ pub enum Role {
     Shadow,
 }
 
+impl Role {
+    /// Returns the name in answers of the admin API.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Role::Enforced => "enforced",
+            Role::Quota => "quota",
+            Role::Shadow => "shadow",
+        }
+    }
+}
+
 /// The units of time that Envoy's protocol has names for. A month is 30 days and a year is 365 days.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {

@@ -32,6 +32,7 @@ use crate::shared::adjustment::Adjustments;
 use crate::shared::fleet::Fleet;
 use crate::shared::usage::UsageStore;
 use crate::store::Store;
+use crate::survey::{Scope, Survey};
 use crate::telemetry::LevelControl;
 
 /// Entry without a value that separates two descriptors in a query.
@@ -81,6 +82,7 @@ pub struct Admin<S> {
     limiter: Arc<Limiter<S>>,
     adjustments: Arc<Adjustments<S>>,
     fleet: Arc<Fleet<S>>,
+    survey: Survey<S>,
     runtime: Handle,
     gate: Arc<Gate>,
     store_timeout: Duration,
@@ -102,7 +104,7 @@ impl<S> Admin<S> {
     /// `runtime` and not on the thread that accepts connections. `store_timeout` bounds the wait for the store.
     pub fn new(
         (limiter, runtime): (Arc<Limiter<S>>, Handle),
-        (adjustments, fleet): (Arc<Adjustments<S>>, Arc<Fleet<S>>),
+        (adjustments, fleet, survey): (Arc<Adjustments<S>>, Arc<Fleet<S>>, Survey<S>),
         usage: UsageStore,
         (tokens, metrics): (&AdminTokens, AdminMetrics),
         store_timeout: Duration,
@@ -111,6 +113,7 @@ impl<S> Admin<S> {
             limiter,
             adjustments,
             fleet,
+            survey,
             usage,
             runtime,
             gate: Arc::new(Gate::new(tokens, metrics)),
@@ -169,6 +172,11 @@ impl<S> Admin<S> {
         &self.fleet
     }
 
+    /// Returns the surveys of all instances.
+    pub(super) fn survey(&self) -> &Survey<S> {
+        &self.survey
+    }
+
     pub(super) fn limiter(&self) -> Arc<Limiter<S>> {
         Arc::clone(&self.limiter)
     }
@@ -225,6 +233,15 @@ impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let Refusal(status, reason) = self;
         (status, Json(json!({ "error": reason }))).into_response()
+    }
+}
+
+/// Parses the parameter `instance`: which instances answer.
+pub(super) fn scope(value: &str) -> Result<Scope, Refusal> {
+    match value {
+        "all" => Ok(Scope::Fleet),
+        "self" => Ok(Scope::Own),
+        _ => Err(refuse(StatusCode::BAD_REQUEST, "instance must be all, or self for the asked instance alone")),
     }
 }
 

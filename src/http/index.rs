@@ -56,7 +56,11 @@ const ADMIN: [Link; 9] = [
 ];
 
 /// Paths that need a token, and that only the console has.
-const CONSOLE: Link = Link("/rules", "the limits in force with their counts");
+const CONSOLE: [Link; 3] = [
+    Link("/overview", "the last fifteen minutes"),
+    Link("/rules", "the limits in force with their counts"),
+    Link("/log", "the latest log lines"),
+];
 
 /// The same, if counters are in Redis.
 const REDIS: Link = Link("/redis", "the state of Redis");
@@ -84,7 +88,7 @@ impl Parts {
     fn links(&self) -> (Vec<&'static Link>, Vec<&'static Link>) {
         let open = ALWAYS.iter().chain(self.json.then_some(&JSON)).collect();
         let has_console = self.console == Availability::On;
-        let console = has_console.then_some(&CONSOLE).into_iter();
+        let console = CONSOLE.iter().filter(|_| has_console);
         let redis = (has_console && self.redis).then_some(&REDIS);
         let observes = |path: &str| {
             self.observing.as_ref().is_some_and(|observing| match path {

@@ -1,4 +1,4 @@
-//! `/top`: the keys with the most hits of each limit. Read-only.
+//! `/top`: the keys with the most hits of each limit, over all instances. Read-only.
 
 use std::sync::Arc;
 
@@ -7,14 +7,17 @@ use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use axum::{Json, Router};
-use tokio::task::spawn_blocking;
 
-use super::admin::{Admin, Refusal, failed, refuse};
+use super::admin::{Admin, Refusal, failed, refuse, scope};
+use crate::engine::adjustment::{Effect, LimitName};
 use crate::engine::check::StoreError;
+use crate::engine::descriptor::{Entry, Role};
 use crate::inspect::running;
 use crate::inspect::{Action, Counter, CounterError, CounterOf};
-use crate::observe::heavy_hitters::{By, HeavyKey, Query};
+use crate::limiter::Snapshot;
+use crate::observe::heavy_hitters::{By, HeavyKey, Pair};
 use crate::store::Store;
+use crate::survey::{self, Scope, TopQuestion};
 
 /// Default number of keys.
 const KEYS: usize = 25;
@@ -29,7 +32,8 @@ pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
     Router::new().route("/top", any(answer)).with_state(admin)
 }
 
-/// Handles `GET /top?domain=shop&rule=per-user&by=denied&n=10&remaining=true`; each parameter is optional.
+/// Handles `GET /top?domain=shop&rule=per-user&by=denied&n=10&remaining=true&instance=self`; each parameter is
+/// optional.
 async fn answer<S: Store>(
     State(admin): State<Arc<Admin<S>>>,
     method: Method,
@@ -38,13 +42,14 @@ async fn answer<S: Store>(
     if method != Method::GET {
         return Err(refuse(StatusCode::METHOD_NOT_ALLOWED, "GET reads"));
     }
-    let (query, reads_counters) = read(query.as_deref().unwrap_or_default())?;
-    let limiter = admin.limiter();
-    let Some(heavy_hitters) = admin.observed().heavy_hitters.clone() else {
+    let Wanted { question, keys, reads_counters, scope } = read(query.as_deref().unwrap_or_default())?;
+    let (limiter, by) = (admin.limiter(), question.by);
+    let Some(parts) = admin.survey().ask(question.for_keys(keys), scope).await else {
         return Err(refuse(StatusCode::NOT_FOUND, "the top keys are not counted: set TOP_KEYS=true"));
     };
-    // This copies the names of thousands of keys.
-    let mut top = spawn_blocking(move || heavy_hitters.top(&query)).await.map_err(failed)?;
+    let mut top = survey::merge_top(by, parts, keys);
+    let snapshot = limiter.snapshot();
+    top.keys.iter_mut().for_each(|key| complete(&mut key.key, &snapshot));
     if reads_counters {
         let timeout = admin.store_timeout();
         // One client's counters at a time. The work goes on if the client leaves.
@@ -55,7 +60,7 @@ async fn answer<S: Store>(
                 let limiter = Arc::clone(&limiter);
                 async move { running::counters(&limiter, Action::Get, of, timeout).await }
             };
-            top.unavailable = add_counters(&mut top.keys, read).await;
+            top.unavailable = add_counters(top.keys.iter_mut().map(|key| &mut key.key), read).await;
             top
         };
         top = admin.runtime().spawn(read).await.map_err(failed)?;
@@ -63,9 +68,44 @@ async fn answer<S: Store>(
     Ok(Json(top).into_response())
 }
 
-/// Parses the query and whether to read counters.
-fn read(query: &str) -> Result<(Query, bool), Refusal> {
-    let (mut read, mut reads_counters) = (Query { most: KEYS, ..Query::default() }, false);
+/// A parsed query.
+#[derive(Debug)]
+struct Wanted {
+    question: TopQuestion,
+    /// Number of keys.
+    keys: usize,
+    reads_counters: bool,
+    scope: Scope,
+}
+
+/// Adds what the asked instance knows by its rules: the effect of a denial, and the entries of a key that another
+/// instance has counted.
+fn complete(key: &mut HeavyKey, snapshot: &Snapshot) {
+    if key.label.is_empty() {
+        key.label.clone_from(&key.rule);
+    }
+    if key.entries.is_none()
+        && let Some(pairs) = &key.descriptor
+    {
+        let entry = |pair: &Pair| Some(Entry { key: (*pair.key).into(), value: pair.value.as_deref()?.into() });
+        key.entries = pairs.iter().map(entry).collect();
+    }
+    let rules = &snapshot.rules;
+    let Some(entries) = &key.entries else { return };
+    let Some(rule) = rules.domain(&key.domain).and_then(|domain| rules.find(domain, entries)) else { return };
+    let name = LimitName { path: &rule.path, label: &key.label };
+    let adjusted = snapshot.adjustments().and_then(|all| all.of(&key.domain, Some(name), entries).role);
+    key.role = Some(match adjusted.map(|adjustment| adjustment.content.effect) {
+        Some(Effect::Shadow) => Role::Shadow.name().into(),
+        Some(Effect::Enforce) => Role::Enforced.name().into(),
+        _ => rule.role.name().into(),
+    });
+}
+
+/// Parses the query.
+fn read(query: &str) -> Result<Wanted, Refusal> {
+    let mut read = TopQuestion::default();
+    let (mut keys, mut reads_counters, mut asked) = (KEYS, false, Scope::Fleet);
     let wrong = |reason: String| refuse(StatusCode::BAD_REQUEST, reason);
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
         match &*name {
@@ -77,24 +117,25 @@ fn read(query: &str) -> Result<(Query, bool), Refusal> {
             }
             "n" => {
                 let number = value.parse().ok().filter(|number| (1..=MOST_KEYS).contains(number));
-                read.most = number.ok_or_else(|| wrong(format!("n must be a whole number from 1 to {MOST_KEYS}")))?;
+                keys = number.ok_or_else(|| wrong(format!("n must be a whole number from 1 to {MOST_KEYS}")))?;
             }
             "remaining" if value == "true" || value == "false" => reads_counters = value == "true",
             "remaining" => return Err(wrong("remaining must be true or false".to_owned())),
-            _ => return Err(wrong("the parameters are domain, rule, by, n and remaining".to_owned())),
+            "instance" => asked = scope(&value)?,
+            _ => return Err(wrong("the parameters are domain, rule, by, n, remaining and instance".to_owned())),
         }
     }
-    Ok((read, reads_counters))
+    Ok(Wanted { question: read, keys, reads_counters, scope: asked })
 }
 
 /// Adds the current values of the keys' counters. Ends when the store does not answer: it would not answer the next
 /// question either, and each would take the store's timeout. Returns why it ended. Limits that requests bring along are
 /// left out: their numbers are unknown here.
-async fn add_counters<F: Future<Output = Result<Vec<Counter>, CounterError>>>(
-    keys: &mut [HeavyKey],
+async fn add_counters<'k, F: Future<Output = Result<Vec<Counter>, CounterError>>>(
+    keys: impl Iterator<Item = &'k mut HeavyKey>,
     read: impl Fn(CounterOf) -> F,
 ) -> Option<String> {
-    for key in keys.iter_mut().take(MOST_COUNTERS) {
+    for key in keys.take(MOST_COUNTERS) {
         let Some(entries) = key.entries.clone() else { continue };
         let counters = match read(CounterOf { domain: key.domain.clone(), entries, limit: None }).await {
             Ok(counters) => counters,
@@ -106,8 +147,9 @@ async fn add_counters<F: Future<Output = Result<Vec<Counter>, CounterError>>>(
             Err(error) => return Some(error.to_string()),
         };
         let own = counters.into_iter().find(|of| of.rule == key.label);
-        if let Some(Counter { remaining, capacity, banned_ms, .. }) = own {
+        if let Some(Counter { remaining, capacity, banned_ms, reset_after_ms, .. }) = own {
             (key.remaining, key.capacity, key.banned_ms) = (Some(remaining), Some(capacity), banned_ms);
+            key.reset_after_ms = Some(reset_after_ms);
         }
     }
     None
@@ -120,7 +162,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::engine::descriptor::Entry;
 
     #[tokio::test]
     async fn a_store_that_does_not_answer_is_asked_for_one_counter() {
@@ -139,7 +180,7 @@ mod tests {
                 asked.set(asked.get() + 1);
                 std::future::ready(Err(CounterError::Store(error.clone())))
             };
-            let unavailable = add_counters(&mut keys, read).await;
+            let unavailable = add_counters(keys.iter_mut(), read).await;
             assert_eq!((asked.get(), unavailable.is_some()), (times, times == 1), "{error}");
         }
     }

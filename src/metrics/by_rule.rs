@@ -306,6 +306,14 @@ impl ByRule {
         }
     }
 
+    /// Calls `each` with the domain, the rule and the reading of all counters, part by part.
+    pub(super) fn each<R>(&self, mut each: impl FnMut(&str, &str, R), read: impl Fn(&RuleCounters) -> R) {
+        for part in &self.known {
+            let part: Vec<Arc<RuleCounters>> = part.lock().values().flat_map(HashMap::values).map(Arc::clone).collect();
+            part.iter().for_each(|counters| each(&counters.domain, &counters.rule, read(counters)));
+        }
+    }
+
     fn all(&self) -> Vec<Arc<RuleCounters>> {
         let mut all = Vec::new();
         for part in &self.known {

@@ -38,7 +38,7 @@ pub use decision_log::DecisionLogMetrics;
 pub use declaration::Metrics;
 pub use fleet::ReplicaCounts;
 pub use page::page;
-pub use reading::{Reading, RuleReading, StoreReading, Times};
+pub use reading::{Reading, RuleReading, Spread, StoreReading, Times};
 pub use record::Delayed;
 pub use sentinels::SentinelMetrics;
 pub use spans::SpanMetrics;

@@ -1,11 +1,13 @@
 //! Current values of the metrics, for the console, which reads them from the process directly rather than from a
 //! scraper.
 
+use std::collections::BTreeMap;
+use std::ops::AddAssign;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use prometheus::proto::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::by_rule::RuleCounters;
 use super::declaration::Metrics;
@@ -60,12 +62,17 @@ pub struct StoreReading {
 pub struct Times(Vec<(f64, u64)>);
 
 /// Counters of one rule's limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct RuleReading {
     /// Requests that the limit was checked for.
     pub requests: u64,
-    /// Requests over the limit.
+    /// Requests that the limit denied.
     pub over_limit_requests: u64,
+    /// Requests over the limit that were allowed because the rule is in shadow mode.
+    pub shadow_requests: u64,
+    /// Requests that the store could not decide.
+    pub undecided_requests: u64,
     /// Hits of all requests.
     pub hits: u64,
     /// Hits over the limit.
@@ -122,6 +129,26 @@ impl Metrics {
     pub fn reading_of(&self, domain: &str, rule: &str) -> Option<RuleReading> {
         self.by_rule.known(domain, rule).map(|counters| RuleReading::of(&counters))
     }
+
+    /// Calls `each` with the domain, the label and the counters of each rule's limit that was ever used.
+    pub fn each_rule(&self, each: impl FnMut(&str, &str, RuleReading)) {
+        self.by_rule.each(each, RuleReading::of);
+    }
+}
+
+impl AddAssign for RuleReading {
+    fn add_assign(&mut self, other: RuleReading) {
+        self.requests += other.requests;
+        self.over_limit_requests += other.over_limit_requests;
+        self.shadow_requests += other.shadow_requests;
+        self.undecided_requests += other.undecided_requests;
+        self.hits += other.hits;
+        self.over_limit += other.over_limit;
+        self.near_limit += other.near_limit;
+        self.shadow += other.shadow;
+        self.banned += other.banned;
+        self.without_store += other.without_store;
+    }
 }
 
 impl RuleReading {
@@ -130,6 +157,8 @@ impl RuleReading {
         RuleReading {
             requests: REQUESTS.into_iter().map(get).sum(),
             over_limit_requests: get(OfRule::OverLimitRequests),
+            shadow_requests: get(OfRule::ShadowRequests),
+            undecided_requests: get(OfRule::UndecidedRequests),
             hits: get(OfRule::Hits),
             over_limit: get(OfRule::OverLimit),
             near_limit: get(OfRule::NearLimit),
@@ -146,19 +175,56 @@ impl Times {
         Times(histogram.get_bucket().iter().map(bucket).collect())
     }
 
-    /// Estimates a quantile of the durations since `before` as Prometheus does, assuming that durations are spread
-    /// evenly within a bucket. Returns `None` if there were none, or if the quantile is above the last bound.
+    /// Estimates a quantile of the durations since `before`: see [`Spread::quantile`].
     pub fn quantile_since(&self, before: &Times, quantile: f64) -> Option<Duration> {
+        self.since(before).quantile(quantile)
+    }
+
+    /// Returns how the durations since `before` are spread.
+    pub fn since(&self, before: &Times) -> Spread {
         let counted = |at: usize| before.0.get(at).map_or(0, |(_, count)| *count);
-        let since: Vec<(f64, u64)> =
-            self.0.iter().enumerate().map(|(at, (bound, count))| (*bound, count.saturating_sub(counted(at)))).collect();
-        let all = since.last().map_or(0, |(_, count)| *count);
-        let rank = all as f64 * quantile;
-        let at = since.iter().position(|(_, count)| all > 0 && *count as f64 >= rank)?;
-        let (lower, below) = at.checked_sub(1).map_or((0.0, 0), |before| since[before]);
-        let (upper, count) = since[at];
-        let share = if count > below { (rank - below as f64) / (count - below) as f64 } else { 1.0 };
-        upper.is_finite().then(|| Duration::from_secs_f64(lower + (upper - lower) * share.clamp(0.0, 1.0)))
+        let (mut spread, mut lower_us, mut below) = (Spread::default(), 0, 0);
+        for (at, (bound, count)) in self.0.iter().enumerate() {
+            let upper_us = if bound.is_finite() { (bound * 1e6).round() as u64 } else { u64::MAX };
+            let until = count.saturating_sub(counted(at));
+            if until > below {
+                spread.0.insert(upper_us, (lower_us, until - below));
+            }
+            (lower_us, below) = (upper_us, until.max(below));
+        }
+        spread
+    }
+}
+
+/// Durations by buckets: for each upper bound in microseconds the lower bound, and the number of durations between
+/// both. Those of several instances add up.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Spread(BTreeMap<u64, (u64, u64)>);
+
+impl Spread {
+    /// Adds these durations.
+    pub fn add(&mut self, other: &Spread) {
+        for (upper, (lower, count)) in &other.0 {
+            self.0.entry(*upper).or_insert((*lower, 0)).1 += count;
+        }
+    }
+
+    /// Estimates a quantile as Prometheus does, assuming that durations are spread evenly within a bucket. Returns
+    /// `None` if there are none, or if the quantile is above the last bound.
+    pub fn quantile(&self, quantile: f64) -> Option<Duration> {
+        let all: u64 = self.0.values().map(|(_, count)| count).sum();
+        let (rank, mut below) = (all as f64 * quantile, 0);
+        for (upper, (lower, count)) in &self.0 {
+            if (below + count) as f64 >= rank {
+                let share = ((rank - below as f64) / *count as f64).clamp(0.0, 1.0);
+                let (lower, upper_us) = (*lower as f64, *upper as f64);
+                return (*upper < u64::MAX)
+                    .then(|| Duration::from_secs_f64((lower + (upper_us - lower) * share) / 1e6));
+            }
+            below += count;
+        }
+        None
     }
 }
 

@@ -4,6 +4,7 @@
 pub mod candidates;
 pub mod decision_log;
 pub mod heavy_hitters;
+pub mod history;
 pub mod redaction;
 pub mod sample;
 pub mod watch;

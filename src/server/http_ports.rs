@@ -9,11 +9,12 @@ use tokio::task::JoinHandle;
 
 use super::options;
 use crate::grpc::Service;
-use crate::http::console::data::{History, RedisHistory};
+use crate::http::console::data::RedisHistory;
 use crate::http::{self, Admin, Console, JsonApi};
 use crate::limiter::Limiter;
 use crate::metrics::Metrics;
 use crate::observe::Observing;
+use crate::observe::history::History;
 use crate::settings::Settings;
 use crate::shared::adjustment::Adjustments;
 use crate::shared::fleet::Fleet;
@@ -21,6 +22,7 @@ use crate::shared::usage::UsageStore;
 use crate::spans::Spans;
 use crate::store::Store;
 use crate::supervise;
+use crate::survey::{Local, Survey};
 use crate::telemetry::Events;
 use crate::wire::json::Mapping;
 
@@ -50,30 +52,11 @@ impl<S: Store> Parts<'_, S> {
         Ok(Some(JsonApi::new(service, runtime, most_bytes, Mapping::new()?)))
     }
 
-    /// Returns the routes for administrators, whose decisions run on a worker's runtime; `None` without a token.
-    pub(super) fn admin(
-        &self,
-        runtime: Handle,
-        shared: (Arc<Adjustments<S>>, Arc<Fleet<S>>),
-        usage: UsageStore,
-        observing: &Observing,
-    ) -> anyhow::Result<Option<Admin<S>>> {
-        let Some(tokens) = self.settings.listeners.admin_tokens()? else { return Ok(None) };
-        let limiter = (Arc::clone(self.limiter), runtime);
-        let tokens = (&tokens, self.metrics.admin()?);
-        let admin = Admin::new(limiter, shared, usage, tokens, self.settings.store.redis_timeout);
-        Ok(Some(admin.observing(observing.clone()).showing(self.settings.decisions.reader_values()?)))
-    }
-
-    /// Returns the console, and starts recording its charts; `None` if `CONSOLE` is off.
-    pub(super) fn console(
-        &self,
-        redis_history: Arc<RedisHistory>,
-        events: Events,
-        (store, grpc, grpc_tls): (&str, String, bool),
-    ) -> anyhow::Result<Option<Console>> {
-        if !self.settings.listeners.console {
-            return Ok(None);
+    /// Starts recording the last fifteen minutes for the console; `None` if `CONSOLE` or the administrators' paths are
+    /// off.
+    pub(super) fn history(&self) -> Option<Arc<History>> {
+        if !self.settings.listeners.console || !self.settings.listeners.admin_api {
+            return None;
         }
         let history = Arc::new(History::default());
         let (followed, metrics) = (Arc::clone(&history), Arc::clone(self.metrics));
@@ -81,6 +64,39 @@ impl<S: Store> Parts<'_, S> {
             let follow = Arc::clone(&followed).follow(Arc::clone(&metrics));
             async move { match follow.await {} }
         });
+        Some(history)
+    }
+
+    /// Returns the routes for administrators, whose decisions run on a worker's runtime; `None` without a token.
+    pub(super) fn admin(
+        &self,
+        runtime: Handle,
+        (adjustments, fleet): (Arc<Adjustments<S>>, Arc<Fleet<S>>),
+        usage: UsageStore,
+        (observing, history, events): (&Observing, Option<Arc<History>>, Events),
+    ) -> anyhow::Result<Option<Admin<S>>> {
+        let Some(tokens) = self.settings.listeners.admin_tokens()? else { return Ok(None) };
+        let limiter = (Arc::clone(self.limiter), runtime);
+        let local = Local {
+            metrics: Some(Arc::clone(self.metrics)),
+            heavy_hitters: observing.heavy_hitters.clone(),
+            history,
+            events: Some(events),
+        };
+        let survey = Survey::new(Arc::clone(&fleet), local);
+        let tokens = (&tokens, self.metrics.admin()?);
+        let admin = Admin::new(limiter, (adjustments, fleet, survey), usage, tokens, self.settings.store.redis_timeout);
+        Ok(Some(admin.observing(observing.clone()).showing(self.settings.decisions.reader_values()?)))
+    }
+
+    /// Returns the console with this history, and starts recording that of Redis; `None` if `CONSOLE` is off.
+    pub(super) fn console(
+        &self,
+        (history, redis_history): (Option<Arc<History>>, Arc<RedisHistory>),
+        events: Events,
+        (store, grpc, grpc_tls): (&str, String, bool),
+    ) -> anyhow::Result<Option<Console>> {
+        let Some(history) = history else { return Ok(None) };
         let redis = self.settings.store.redis()?;
         if redis.is_some() {
             let (followed, metrics) = (Arc::clone(&redis_history), Arc::clone(self.metrics));

@@ -47,10 +47,8 @@ use crate::shared::adjustment::AdjustmentStore;
 use crate::shared::adjustment::Adjustments;
 use crate::shared::adjustment::board::MemoryAdjustments;
 use crate::shared::adjustment::redis::RedisAdjustments;
-use crate::shared::fleet::HeartbeatStore;
 use crate::shared::fleet::heartbeats::ReplicaState;
-use crate::shared::fleet::redis::RedisHeartbeats;
-use crate::shared::fleet::{Fleet, instance_id};
+use crate::shared::fleet::{Fleet, FleetStore, instance_id};
 use crate::shared::usage::UsageStore;
 use crate::shared::usage::redis::RedisUsage;
 use crate::sources::files::load::Loader;
@@ -83,8 +81,8 @@ use tls::Tls;
 use watchdog::Watchdog;
 use workers::Workers;
 
-/// Number of connections to Redis for what the fleet shares: adjustments and heartbeats.
-const SHARED_CONNECTIONS: usize = 2;
+/// Number of connections to Redis for what the fleet shares: adjustments, heartbeats and questions.
+const SHARED_CONNECTIONS: usize = 3;
 
 /// Serves until SIGTERM or SIGINT, and then until the calls in progress are answered. The metrics show the number of
 /// lost lines of `logs`, the console shows the latest ones, and administrators change its levels. `announced` gets the
@@ -253,7 +251,7 @@ async fn meet<S: Store>(fleet: Arc<Fleet<S>>) {
 fn fleet<S: Store>(
     instance: String,
     (limiter, metrics, observing): (&Arc<Limiter<S>>, &Arc<Metrics>, &Observing),
-    heartbeats: HeartbeatStore,
+    fleet_store: FleetStore,
     health: watch::Receiver<http::Health>,
 ) -> Arc<Fleet<S>> {
     let state = move || match *health.borrow() {
@@ -262,7 +260,7 @@ fn fleet<S: Store>(
         _ => ReplicaState::NotReady,
     };
     let candidates = observing.candidates.clone();
-    Arc::new(Fleet::new(instance, (Arc::clone(limiter), Arc::clone(metrics), candidates), heartbeats, state))
+    Arc::new(Fleet::new(instance, (Arc::clone(limiter), Arc::clone(metrics), candidates), fleet_store, state))
 }
 
 /// Returns the host name, or an empty string if it is not known.
@@ -277,7 +275,7 @@ fn host_name() -> String {
 /// Stores for the state that the fleet shares.
 struct Shared {
     adjustments: AdjustmentStore,
-    heartbeats: HeartbeatStore,
+    fleet: FleetStore,
     /// The pages of usage; `None` if they are in memory.
     usage: Option<RedisUsage>,
 }
@@ -285,13 +283,13 @@ struct Shared {
 impl Shared {
     fn in_memory() -> Shared {
         let adjustments = AdjustmentStore::Memory(MemoryAdjustments::default());
-        Shared { adjustments, heartbeats: HeartbeatStore::Memory, usage: None }
+        Shared { adjustments, fleet: FleetStore::Memory, usage: None }
     }
 
     fn in_redis(route: &Route) -> Shared {
         Shared {
             adjustments: AdjustmentStore::Redis(Box::new(RedisAdjustments::new(route))),
-            heartbeats: HeartbeatStore::Redis(Box::new(RedisHeartbeats::new(route))),
+            fleet: FleetStore::in_redis(route),
             usage: Some(RedisUsage::new(route)),
         }
     }
@@ -370,7 +368,7 @@ impl Parts {
         let serving = Serving::new(reporter, options::wants(&settings)).await;
         let (followed, store_is_up) = (serving.clone(), self.store_is_up);
         supervise::spawn("store health", move || followed.clone().follow_store(store_is_up.clone()));
-        let fleet = fleet(self.instance, (&limiter, &metrics, &observing), shared.heartbeats, serving.health());
+        let fleet = fleet(self.instance, (&limiter, &metrics, &observing), shared.fleet, serving.health());
         tokio::spawn(meet(Arc::clone(&fleet)));
 
         let others = grpc::others(health)?;
@@ -388,10 +386,12 @@ impl Parts {
         let parts = http_ports::Parts { settings: &settings, limiter: &limiter, metrics: &metrics, spans: &spans };
         let (stop, stopped) = watch::channel(false);
         let json = parts.json(first_worker.clone())?;
-        let admin = parts.admin(first_worker, (adjustments, Arc::clone(&fleet)), usage, &observing)?;
+        let history = parts.history();
+        let known = (&observing, history.clone(), self.events.clone());
+        let admin = parts.admin(first_worker, (adjustments, Arc::clone(&fleet)), usage, known)?;
         let admin = admin.map(|admin| admin.leveling(self.levels));
         let console = match admin {
-            Some(_) => parts.console(self.redis_history, self.events, about)?,
+            Some(_) => parts.console((history, self.redis_history), self.events, about)?,
             None => None,
         };
         parts.serve_debug(ports.debug, &stopped);

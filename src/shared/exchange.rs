@@ -56,8 +56,17 @@ impl Exchange {
 
     /// Returns a call of the script without arguments.
     pub(super) fn call(&self) -> Cmd {
+        self.call_with(&self.keys)
+    }
+
+    /// Returns a call of the script for these keys, which must be in the slot of the known ones.
+    pub(super) fn call_with<K: AsRef<str>>(&self, keys: impl IntoIterator<Item = K>) -> Cmd {
+        let keys: Vec<K> = keys.into_iter().collect();
         let mut call = cmd("EVALSHA");
-        call.arg(&self.sha1).arg(self.keys.len()).arg(&self.keys);
+        call.arg(&self.sha1).arg(keys.len());
+        for key in &keys {
+            call.arg(key.as_ref());
+        }
         call
     }
 

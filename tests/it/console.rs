@@ -213,9 +213,11 @@ fn rules_are_listed_with_where_they_stand_and_what_they_have_counted() {
     assert_eq!(list("?domain=elsewhere")["total"], 0);
     for (query, right) in [
         ("?limit=many", "write a whole number"),
-        ("?sort=size", "write rules or denials"),
+        ("?sort=size", "write one of rules, denials, requests, share, near"),
+        ("?filter=big", "write one of denying, shadow, adjusted, unused, undecided"),
+        ("?instance=b", "instance must be all, or self"),
         ("?failure_mode=ajar", "write open, closed, local or error"),
-        ("?rule=x", "write domain, search, failure_mode, sort, offset or limit"),
+        ("?rule=x", "write domain, search, failure_mode, filter, sort, offset, limit or instance"),
     ] {
         let (status, said) = service.admin("GET", &format!("/rules{query}"), TOKEN);
         assert!(status == 400 && said["error"].as_str().unwrap().contains(right), "{query}: {said}");

@@ -72,6 +72,7 @@ mod simulation;
 mod starting;
 mod statistics;
 mod stores;
+mod survey;
 mod support;
 mod tidy;
 mod tls;

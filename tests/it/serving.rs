@@ -32,12 +32,13 @@ use tollgate::shared::adjustment::AdjustmentStore;
 use tollgate::shared::adjustment::Adjustments;
 use tollgate::shared::adjustment::board::MemoryAdjustments;
 use tollgate::shared::fleet::Fleet;
-use tollgate::shared::fleet::HeartbeatStore;
+use tollgate::shared::fleet::FleetStore;
 use tollgate::shared::fleet::heartbeats::ReplicaState;
 use tollgate::shared::usage::UsageStore;
 use tollgate::sources::files::load::{self, LoadOptions, Sources};
 use tollgate::store::Store;
 use tollgate::store::memory::MemoryStore;
+use tollgate::survey::{Local, Survey};
 use tollgate::wire::rate_limit_response::Code;
 use tollgate::wire::{RateLimitService, RateLimitServiceClient};
 use tonic::transport::Endpoint;
@@ -179,12 +180,14 @@ async fn serve_admin<S: Store>(
 ) -> SocketAddr {
     let adjustments = AdjustmentStore::Memory(MemoryAdjustments::default());
     let adjustments = Arc::new(Adjustments::new(Arc::clone(&limiter), Arc::clone(&metrics), adjustments));
-    let (parts, alone) = ((Arc::clone(&limiter), Arc::clone(&metrics), None), HeartbeatStore::Memory);
+    let (parts, alone) = ((Arc::clone(&limiter), Arc::clone(&metrics), None), FleetStore::Memory);
     let fleet = Arc::new(Fleet::new("a".to_owned(), parts, alone, || ReplicaState::Ready));
+    let local = Local { heavy_hitters: observing.heavy_hitters.clone(), ..Local::default() };
+    let survey = Survey::new(Arc::clone(&fleet), local);
     let tokens = AdminTokens { admin: Some(TOKEN.to_owned()), reader: None };
     let usage = UsageStore::Memory(Arc::<MemoryStore>::default());
     let tokens = (&tokens, metrics.admin().unwrap());
-    let admin = Admin::new((limiter, runtime), (adjustments, fleet), usage, tokens, support::SOON);
+    let admin = Admin::new((limiter, runtime), (adjustments, fleet, survey), usage, tokens, support::SOON);
     let router = http::router(Port {
         health: tokio::sync::watch::channel(Health::Serving).1,
         metrics,

@@ -19,6 +19,18 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("shared/exchange", &["engine", "store"]),
     ("shared/fleet", &["engine", "limiter", "metrics", "observe/candidates", "shared/exchange", "store", "version"]),
     ("shared/usage", &["engine", "store"]),
+    (
+        "survey",
+        &[
+            "metrics",
+            "observe/heavy_hitters",
+            "observe/history",
+            "observe/redaction",
+            "shared/fleet",
+            "store",
+            "telemetry",
+        ],
+    ),
     ("delay", &["metrics", "telemetry"]),
     (
         "metrics",
@@ -26,6 +38,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("observe/candidates", &["engine", "evaluate", "metrics", "observe/redaction", "observe/sample", "observe/watch"]),
     ("observe/decision_log", &["engine", "files", "observe/redaction", "telemetry", "observe/watch"]),
+    ("observe/history", &["metrics"]),
     ("observe/heavy_hitters", &["engine", "metrics", "observe", "observe/redaction", "observe/watch"]),
     (
         "observe",
@@ -61,12 +74,14 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "observe",
             "observe/candidates",
             "observe/heavy_hitters",
+            "observe/history",
             "observe/redaction",
             "observe/what_if",
             "shared/adjustment",
             "shared/fleet",
             "shared/usage",
             "store",
+            "survey",
             "telemetry",
             "version",
             "wire",
@@ -332,8 +347,20 @@ fn every_algorithm_is_one_pair_of_files() {
         );
     let lua = &stems("lua", "lua")
         - &BTreeSet::from(
-            ["prelude", "bucket", "decide", "alone", "scattered", "penalty", "usage", "rights", "adjustments", "fleet"]
-                .map(str::to_owned),
+            [
+                "prelude",
+                "bucket",
+                "decide",
+                "alone",
+                "scattered",
+                "penalty",
+                "usage",
+                "rights",
+                "adjustments",
+                "fleet",
+                "questions",
+            ]
+            .map(str::to_owned),
         );
     assert_eq!(rust, names);
     assert_eq!(lua, names);

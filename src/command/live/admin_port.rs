@@ -19,9 +19,9 @@ use crate::engine::descriptor;
 use crate::engine::rules::report::{nearest, quoted};
 use crate::ledger::answer::{UsageAnswer, Wanted};
 use crate::ledger::statement::{Statement, StatementOptions};
-use crate::observe::heavy_hitters::Top;
 use crate::probe::{self, Found};
 use crate::shared::fleet::FleetReport;
+use crate::survey::MergedTop;
 
 /// Longest answer of a service that is read.
 const MOST_BYTES: usize = 16 * 1024 * 1024;
@@ -53,7 +53,7 @@ impl Administered {
     ///
     /// # Errors
     /// As those of [`AdminPort::get`]; also fails if the service has no such path.
-    pub(crate) async fn top(&self, query: &[(&str, &str)]) -> anyhow::Result<Top> {
+    pub(crate) async fn top(&self, query: &[(&str, &str)]) -> anyhow::Result<MergedTop> {
         let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
         match self.port().get(&format!("/top?{query}")).await? {
             Some(answer) => Ok(answer),
@@ -74,7 +74,7 @@ impl Administered {
             return Ok(None);
         }
         let keys = self.top(&[("by", "hits"), ("n", "1000")]).await?.keys;
-        Ok(missed(keys.iter().map(|key| (&*key.domain, &*key.rule)), domain, rule))
+        Ok(missed(keys.iter().map(|key| (&*key.key.domain, &*key.key.rule)), domain, rule))
     }
 
     /// Reads all usage that passes the filter.

@@ -45,7 +45,8 @@ pub(crate) async fn run(bans: Bans) -> anyhow::Result<ExitCode> {
     query.extend(bans.domain.iter().map(|domain| ("domain", &**domain)));
     query.extend(bans.rule.iter().map(|rule| ("rule", &**rule)));
     let answer = bans.service.top(&query).await?;
-    let mut banned: Vec<&HeavyKey> = answer.keys.iter().filter(|key| key.banned_ms.is_some()).collect();
+    let mut banned: Vec<&HeavyKey> =
+        answer.keys.iter().map(|key| &key.key).filter(|key| key.banned_ms.is_some()).collect();
     if let Some(why) = &answer.unavailable {
         bail!("unknown: {why}, so the service cannot read which keys are banned");
     }

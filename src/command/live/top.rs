@@ -13,8 +13,9 @@ use super::terminal::{Terminal, Wish};
 use crate::command::output::{Format, NOTHING_APPLIES, RowsOutput, columns, csv, errln, print};
 use crate::engine::descriptor;
 use crate::engine::printable::printable;
-use crate::observe::heavy_hitters::{By, HeavyKey, Pair, Top as Answer};
+use crate::observe::heavy_hitters::{By, HeavyKey, Pair};
 use crate::settings::named;
+use crate::survey::{Instances, MergedTop as Answer, TopKey};
 
 /// Interval between drawings of the table.
 const EVERY: Duration = Duration::from_secs(1);
@@ -29,8 +30,8 @@ const HEADLINE: usize = 2;
 ///
 /// On a terminal the table is redrawn every second until you press q; elsewhere it is printed once. Other keys select
 /// the order (h: hits, d: denied, n: near) and the rule (r: the next one, a: all). Needs ADMIN_API=true at the service,
-/// and the ADMIN_TOKEN here. Counts are those of one instance in the last minutes. LEFT and BANNED are read from the
-/// counters.
+/// and the ADMIN_TOKEN here. Counts are approximate, of the last minutes, and of all instances that share the store.
+/// LEFT and BANNED are read from the counters.
 ///
 /// Exits with 0 if the keys were shown, 3 if none has hits of that domain or rule, and with 1 if there is no answer.
 #[derive(Args)]
@@ -56,6 +57,10 @@ pub(crate) struct Top {
     #[arg(long)]
     once: bool,
 
+    /// Count at the instance at --address alone.
+    #[arg(long)]
+    one_instance: bool,
+
     #[command(flatten)]
     output: RowsOutput,
 
@@ -64,7 +69,7 @@ pub(crate) struct Top {
 }
 
 /// Fields of a key in CSV.
-const FIELDS: [&str; 13] = [
+const FIELDS: [&str; 14] = [
     "domain",
     "rule",
     "descriptor",
@@ -72,6 +77,7 @@ const FIELDS: [&str; 13] = [
     "denied",
     "near",
     "at_least",
+    "at_most",
     "share",
     "window_ms",
     "exact",
@@ -110,6 +116,7 @@ impl Top {
         let mut query = vec![("by", self.by.name()), ("n", &*number), ("remaining", "true")];
         query.extend(self.domain.iter().map(|domain| ("domain", &**domain)));
         query.extend(self.rule.iter().map(|rule| ("rule", &**rule)));
+        query.extend(self.one_instance.then_some(("instance", "self")));
         self.service.top(&query).await
     }
 
@@ -128,7 +135,7 @@ impl Top {
             let text = match answer {
                 Ok(answer) => {
                     has_answered = true;
-                    rules.extend(answer.keys.iter().map(|key| (key.domain.clone(), key.rule.clone())));
+                    rules.extend(answer.keys.iter().map(|TopKey { key, .. }| (key.domain.clone(), key.rule.clone())));
                     table(&answer)
                 }
                 // The first answer says whether address and token are right.
@@ -178,19 +185,31 @@ impl Top {
 /// limit, how long it is banned, and its name.
 fn table(answer: &Answer) -> String {
     let (by, rules) = (answer.by.name(), answer.rules);
-    let Some(window_ms) = answer.keys.iter().map(|key| key.window_ms).max() else {
-        return format!("no keys by {by} (rules: {rules})\n");
+    let told = told(&answer.instances);
+    let Some(window_ms) = answer.keys.iter().map(|TopKey { key, .. }| key.window_ms).max() else {
+        return format!("no keys by {by} (rules: {rules}{told})\n");
     };
     let window = descriptor::wait(window_ms.div_ceil(1_000) * 1_000);
-    let mut text = format!("top keys by {by}, in the last {window} (rules: {rules})\n\n");
+    let mut text = format!("top keys by {by}, in the last {window} (rules: {rules}{told})\n\n");
     let header = ["HITS/S", "DENIED/S", "NEAR/S", "SHARE", "LEFT", "BANNED", "KEY"].map(str::to_owned);
-    let rows: Vec<_> = [header].into_iter().chain(answer.keys.iter().map(row)).collect();
+    let rows: Vec<_> = [header].into_iter().chain(answer.keys.iter().map(|TopKey { key, .. }| row(key))).collect();
     text += &columns(&rows, 0..6);
     if let Some(why) = &answer.unavailable {
         // Writing to a `String` cannot fail.
         let _ = writeln!(text, "\nwhat is left is unknown: {}", printable(why));
     }
     text
+}
+
+/// Returns which instances the counts are from, unless there is only one.
+fn told(instances: &Instances) -> String {
+    let Instances { answered, of, missing, unavailable } = instances;
+    let why = unavailable.as_ref().map(|why| format!("; {}", printable(why))).unwrap_or_default();
+    match (of, missing.is_empty()) {
+        (0 | 1, _) => why,
+        (_, true) => format!("; instances: {answered} of {of}{why}"),
+        (_, false) => format!("; instances: {answered} of {of}, without {}{why}", printable(&missing.join(", "))),
+    }
 }
 
 fn row(key: &HeavyKey) -> [String; 7] {
@@ -202,9 +221,14 @@ fn row(key: &HeavyKey) -> [String; 7] {
         (Some(remaining), Some(capacity)) => format!("{remaining} of {capacity}"),
         _ => "-".to_owned(),
     };
+    let denied = match (key.role.as_deref(), key.denied) {
+        // Nobody is denied: the rule is in shadow mode.
+        (Some("shadow"), Some(1..)) => format!("{} shadow", rate(key.denied)),
+        _ => rate(key.denied),
+    };
     [
         rate(key.hits),
-        rate(key.denied),
+        denied,
         rate(key.near),
         format!("{:.1}%", key.share * 100.0),
         left,

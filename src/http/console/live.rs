@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Shown;
 use crate::http::admin::AdminRole;
-use crate::http::console::data::{Second, StoreNow};
+use crate::observe::history::{Second, StoreNow};
 use crate::store::Store;
 use crate::telemetry;
 use crate::version;

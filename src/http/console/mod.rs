@@ -7,7 +7,10 @@
 //! from the address. The page loads nothing from other sites, runs no script but its own, and cannot be framed.
 
 pub mod data;
+mod limits;
 mod live;
+mod log;
+mod overview;
 
 use std::fmt::Display;
 use std::io::Write as _;
@@ -31,9 +34,9 @@ use super::admin::{Admin, AdminRole, Refusal, failed, refuse};
 use super::gate::pass;
 use super::metrics::takes_gzip;
 use crate::engine::descriptor::Entry;
-use crate::engine::rules::FailureMode;
-use crate::http::console::data::{Completion, History, Listing, RedisHistory, Wanted};
+use crate::http::console::data::{Completion, RedisHistory};
 use crate::metrics::Metrics;
+use crate::observe::history::History;
 use crate::store::Store;
 use crate::store::redis::examination::examine;
 use crate::store::redis::topology::config::RedisConfig;
@@ -128,7 +131,10 @@ pub(super) fn router<S: Store>(
     let router = Router::new()
         .route("/console/live", get(live::<S>))
         .route("/console/entries", get(entries::<S>))
-        .route("/rules", get(rules::<S>))
+        .route("/overview", get(overview::answer::<S>))
+        .route("/rules", get(limits::answer::<S>))
+        .route("/rules/one", get(limits::one::<S>))
+        .route("/log", get(log::answer::<S>))
         .route("/redis", get(redis::<S>))
         .route("/redis/history", get(redis_history::<S>))
         .with_state(shown)
@@ -169,48 +175,6 @@ async fn live<S: Store>(
     };
     let after = query.and_then(|query| live::After::parse(query.strip_prefix("after=")?)).unwrap_or_default();
     Ok((HEADERS, Sse::new(live::ticks(shown, (permit, role), after))).into_response())
-}
-
-/// Handles `GET /rules?domain=shop&search=user&failure_mode=open&sort=denials&offset=0&limit=100`; each parameter is
-/// optional.
-async fn rules<S: Store>(State(shown): State<Arc<Shown<S>>>, RawQuery(query): RawQuery) -> Result<Response, Refusal> {
-    let wanted = wanted(&query.unwrap_or_default())?;
-    // The work goes on if the client leaves.
-    let turn = Arc::clone(&shown.looking).acquire_owned().await.map_err(failed)?;
-    let (snapshot, metrics) = (shown.admin.limiter().snapshot(), Arc::clone(&shown.metrics));
-    let listing = spawn_blocking(move || {
-        let _turn = turn;
-        Listing::new(&snapshot.rules, &metrics, &wanted)
-    });
-    let listing = listing.await.map_err(failed)?;
-    Ok((HEADERS, Json(listing)).into_response())
-}
-
-/// Parses the filter, order and page of a query.
-fn wanted(query: &str) -> Result<Wanted, Refusal> {
-    let mut wanted = Wanted { limit: 100, ..Wanted::default() };
-    for (key, value) in form_urlencoded::parse(query.as_bytes()) {
-        let wrong = |right: &str| {
-            let reason = format!("{key}={value} in the query of /rules: {right}");
-            refuse(StatusCode::BAD_REQUEST, reason)
-        };
-        let number = || value.parse().map_err(|_| wrong("write a whole number"));
-        match &*key {
-            "domain" => wanted.domain = Some(value.into_owned()),
-            "search" => wanted.search = value.into_owned(),
-            "failure_mode" if FailureMode::ALL.iter().any(|mode| mode.name() == value) => {
-                wanted.failure_mode = Some(value.into_owned());
-            }
-            "failure_mode" => return Err(wrong("write open, closed, local or error")),
-            "sort" if value == "denials" => wanted.by_denials = true,
-            "sort" if value == "rules" => wanted.by_denials = false,
-            "sort" => return Err(wrong("write rules or denials")),
-            "offset" => wanted.offset = number()?,
-            "limit" => wanted.limit = number()?,
-            _ => return Err(wrong("write domain, search, failure_mode, sort, offset or limit")),
-        }
-    }
-    Ok(wanted)
 }
 
 /// Entries that may come next in a descriptor, and the address of gRPC.

@@ -28,7 +28,7 @@ use crate::metrics::Around;
 use crate::observe::redaction::Values;
 use crate::observe::watch::{Observed, Observer, Watch};
 
-pub use report::{By, HeavyKey, Pair, Query, Top};
+pub use report::{By, HeavyKey, Pair, Query, RuleTotal, Top};
 
 /// Number of rules counted at once.
 pub const SEATS: usize = 512;
@@ -376,7 +376,7 @@ impl Age {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::engine::algorithm::Ask;
     use crate::engine::descriptor::{Descriptor, Entry};
@@ -386,16 +386,16 @@ mod tests {
     use crate::store::memory::MemoryStore;
 
     /// Rules, their places, and the observer under test.
-    struct World {
+    pub(crate) struct World {
         rules: Rules,
         places: Places,
         store: MemoryStore,
         metrics: Metrics,
-        heavy: HeavyHitters,
+        pub(crate) heavy: HeavyHitters,
     }
 
     impl World {
-        fn new(rules: &str, values: Values) -> World {
+        pub(crate) fn new(rules: &str, values: Values) -> World {
             let file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
             std::fs::write(&file, rules).unwrap();
             let sources = Sources { paths: vec![file.path().to_owned()] };
@@ -409,7 +409,7 @@ mod tests {
             }
         }
 
-        fn ask(&self, entries: &[(&str, &str)], hits: u64) {
+        pub(crate) fn ask(&self, entries: &[(&str, &str)], hits: u64) {
             let entry = |(key, value): &(&str, &str)| Entry { key: (*key).into(), value: (*value).into() };
             let entries = entries.iter().map(entry).collect();
             let descriptor = Descriptor { entries, ask: Ask::Take(hits), limit: None };

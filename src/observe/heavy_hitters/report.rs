@@ -3,9 +3,11 @@
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::hash::Hasher as _;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
+use siphasher::sip::SipHasher13;
 
 use super::sketch::{Counts, Heavy};
 use super::{HeavyHitters, Sketches, Tenant};
@@ -63,6 +65,9 @@ pub struct Top {
     pub rules: usize,
     /// Keys, the heaviest first.
     pub keys: Vec<HeavyKey>,
+    /// Totals of the matching rules.
+    #[serde(skip)]
+    pub totals: Vec<RuleTotal>,
     /// Why counters that were requested could not all be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unavailable: Option<String>,
@@ -98,15 +103,37 @@ pub struct HeavyKey {
     /// The most hits that the limit allows at one moment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<u32>,
+    /// Time until the counter is as good as new.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reset_after_ms: Option<u64>,
     /// How much longer a ban lasts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub banned_ms: Option<u64>,
+    /// Effect of a denial: `enforced`, `quota` or `shadow`; `None` if the rule is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<Cow<'static, str>>,
     /// Entries to ask for the counter.
     #[serde(skip)]
     pub entries: Option<Vec<Entry>>,
     /// Label of the limit in metrics, without redaction.
     #[serde(skip)]
     pub label: String,
+    /// Identifies the counter among those of all instances; `None` if its name was not kept.
+    #[serde(skip)]
+    pub id: Option<u64>,
+}
+
+/// The total of a rule, and the size of what its sketch may have missed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuleTotal {
+    /// Domain of the rule.
+    pub domain: String,
+    /// Label of the rule's limit as it is shown.
+    pub rule: String,
+    /// The measure's count over all keys.
+    pub total: u64,
+    /// The largest count that a key without a count had to compete with; 0 if all keys have a count.
+    pub floor: u32,
 }
 
 /// An entry with its value as a setting shows it.
@@ -207,7 +234,9 @@ impl HeavyHitters {
                 && is_asked(tenant)
             {
                 top.rules += 1;
-                top.keys.extend(self.keys(tenant, sketches, query, now));
+                let (keys, total) = self.keys(tenant, sketches, query, now);
+                top.keys.extend(keys);
+                top.totals.push(total);
                 // Keeps at most twice the requested number while collecting.
                 if top.keys.len() > 2 * query.most {
                     top.keep(query.most);
@@ -218,13 +247,14 @@ impl HeavyHitters {
         top
     }
 
-    /// Returns the keys of a rule.
-    fn keys(&self, tenant: &Tenant, sketches: &Sketches, query: &Query, now: Instant) -> Vec<HeavyKey> {
+    /// Returns the keys of a rule, and its total.
+    fn keys(&self, tenant: &Tenant, sketches: &Sketches, query: &Query, now: Instant) -> (Vec<HeavyKey>, RuleTotal) {
         let [hits_of, denied_of, near_of] = By::ALL.map(|by| Others::of(&sketches.of(by).counts()));
-        let Counts { mut heaviest, total, .. } = sketches.of(query.by).counts();
+        let Counts { mut heaviest, total, floor, .. } = sketches.of(query.by).counts();
         heaviest.sort_unstable_by_key(|heavy| Reverse(heavy.hits));
         heaviest.truncate(query.most);
         let key = |Heavy { print, name, hits, at_least }| {
+            let id = name.as_ref().map(|name| identity(&tenant.domain, &tenant.path, name));
             let entries = name.map(|name| tenant.names.entries(&name));
             let shown = |entries: &Vec<Entry>| {
                 let pair = |(key, value): (&str, Option<Cow<'_, str>>)| Pair {
@@ -246,13 +276,27 @@ impl HeavyHitters {
                 window_ms: u64::try_from(tenant.age.window(now).as_millis()).unwrap_or(u64::MAX),
                 remaining: None,
                 capacity: None,
+                reset_after_ms: None,
                 banned_ms: None,
+                role: None,
                 entries,
                 label: tenant.label.to_string(),
+                id,
             }
         };
-        heaviest.into_iter().map(key).collect()
+        let (domain, rule) = (tenant.domain.to_string(), tenant.names.shown.to_string());
+        (heaviest.into_iter().map(key).collect(), RuleTotal { domain, rule, total, floor })
     }
+}
+
+/// Returns the identity of a counter, which is the same at all instances.
+fn identity(domain: &str, path: &str, name: &str) -> u64 {
+    let mut hasher = SipHasher13::new();
+    for text in [domain, path, name] {
+        hasher.write(text.as_bytes());
+        hasher.write_u8(0xff);
+    }
+    hasher.finish()
 }
 
 /// Another sketch's counts for keys that were found in the first.

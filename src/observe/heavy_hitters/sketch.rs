@@ -58,6 +58,8 @@ pub(super) struct Counts {
     pub(super) total: u64,
     /// Whether there were keys without a count.
     pub(super) is_full: bool,
+    /// The largest count that a key without a count had to compete with; 0 if all keys have a count.
+    pub(super) floor: u32,
 }
 
 #[derive(Default)]
@@ -134,6 +136,7 @@ impl Sketch {
             let bucket = bucket.lock();
             counts.total += bucket.total;
             counts.is_full |= bucket.is_full;
+            counts.floor = counts.floor.max(bucket.floor());
             counts.heaviest.extend(bucket.heaviest());
         }
         counts
@@ -247,6 +250,11 @@ impl Bucket {
             }
         }
         self.is_full &= !self.hits.contains(&0);
+    }
+
+    /// Returns the least count if there were keys without a count.
+    fn floor(&self) -> u32 {
+        if self.is_full { self.hits.iter().copied().min().unwrap_or(0) } else { 0 }
     }
 
     fn heaviest(&self) -> impl Iterator<Item = Heavy> {

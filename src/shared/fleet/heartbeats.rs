@@ -29,6 +29,8 @@ pub struct Published {
     pub candidates: Option<String>,
     /// How long the instance has run, in milliseconds.
     pub uptime_ms: u64,
+    /// Whether the instance answers questions of others. Older releases do not.
+    pub answers: bool,
 }
 
 /// Whether an instance answers requests.
@@ -95,4 +97,6 @@ pub struct Reply {
     pub list: u64,
     /// Whether there are too many instances to list the one that asks.
     pub is_full: bool,
+    /// Whether an instance has asked a question that is still open.
+    pub has_questions: bool,
 }

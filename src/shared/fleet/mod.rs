@@ -5,6 +5,7 @@
 //! While the store does not answer, the known instances are listed for as long as if they were silent.
 
 pub mod heartbeats;
+pub mod questions;
 pub mod redis;
 mod report;
 mod store;
@@ -21,11 +22,13 @@ use crate::limiter::Limiter;
 use crate::metrics::{Metrics, ReplicaCounts};
 use crate::observe::candidates::Candidates;
 use crate::shared::fleet::heartbeats::{Beat, Command, Heartbeat, MOST, Published, ReplicaState, Reply, TTL};
+use crate::shared::fleet::questions::{Answers, Questions, Responder};
+use crate::shared::fleet::redis::RedisHeartbeats;
 use crate::store::Store;
 use crate::version;
 
 pub use report::{FleetReport, Line};
-pub use store::HeartbeatStore;
+pub use store::FleetStore;
 
 /// The target of this module's log lines.
 pub const LOG_TARGET: &str = module_path!();
@@ -45,7 +48,10 @@ pub struct Fleet<S> {
     limiter: Arc<Limiter<S>>,
     metrics: Arc<Metrics>,
     candidates: Option<Arc<Candidates>>,
-    store: HeartbeatStore,
+    /// `None` if the store is not shared.
+    store: Option<Box<RedisHeartbeats>>,
+    /// `None` if the store is not shared, so that there is nobody to ask.
+    questions: Option<Questions>,
     state: Box<dyn Fn() -> ReplicaState + Send + Sync>,
     started: Instant,
     /// Held while the store is asked; `true` after this instance has left.
@@ -95,15 +101,20 @@ impl<S: Store> Fleet<S> {
     pub fn new(
         id: String,
         (limiter, metrics, candidates): (Arc<Limiter<S>>, Arc<Metrics>, Option<Arc<Candidates>>),
-        store: HeartbeatStore,
+        store: FleetStore,
         state: impl Fn() -> ReplicaState + Send + Sync + 'static,
     ) -> Fleet<S> {
+        let (store, questions) = match store {
+            FleetStore::Redis(heartbeats, questions) => (Some(heartbeats), Some(Questions::new(&id, *questions))),
+            FleetStore::Memory => (None, None),
+        };
         Fleet {
             id,
             limiter,
             metrics,
             candidates,
             store,
+            questions,
             state: Box::new(state),
             started: Instant::now(),
             asking: tokio::sync::Mutex::default(),
@@ -111,8 +122,37 @@ impl<S: Store> Fleet<S> {
         }
     }
 
-    /// Publishes the state of this instance and reads the others', forever.
+    /// Answers the questions of other instances by this responder from now on.
+    pub fn answer_by(&self, responder: Arc<dyn Responder>) {
+        if let Some(questions) = &self.questions {
+            questions.answer_by(responder);
+        }
+    }
+
+    /// Asks all other instances that answer questions, and returns the answers that came in time.
+    pub async fn ask(&self, question: &str) -> Answers {
+        let others = self.report().count(|line| !line.is_self && line.answers);
+        match &self.questions {
+            Some(questions) if others > 0 => questions.ask(question, others).await,
+            _ => Answers::default(),
+        }
+    }
+
+    /// Publishes the state of this instance, reads the others' and answers their questions, forever.
     pub async fn keep(&self) -> Infallible {
+        let answer = async {
+            match &self.questions {
+                Some(questions) => questions.answer_on(|| self.report().replicas.len()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            never = self.beat_on() => never,
+            never = answer => never,
+        }
+    }
+
+    async fn beat_on(&self) -> Infallible {
         let mut ticks = interval(LOOK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut last: Option<(Published, Instant)> = None;
@@ -133,7 +173,7 @@ impl<S: Store> Fleet<S> {
         let last_word = async {
             let mut has_left = self.asking.lock().await;
             *has_left = true;
-            self.store.ask(&self.id, Command::Leave).await
+            self.exchange(Command::Leave).await
         };
         if let Ok(Err(error)) = timeout(LAST_WORD, last_word).await {
             tracing::debug!(%error, "cannot tell the store that this instance is leaving");
@@ -166,6 +206,14 @@ impl<S: Store> Fleet<S> {
             rules_age_ms: known.rules.as_ref().map_or(0, |(_, since)| ms(since.elapsed())),
             candidates: self.candidates.as_ref().and_then(|candidates| candidates.version()),
             uptime_ms: ms(self.started.elapsed()),
+            answers: self.questions.as_ref().is_some_and(Questions::are_answered),
+        }
+    }
+
+    async fn exchange(&self, command: Command<'_>) -> Result<Reply, StoreError> {
+        match &self.store {
+            Some(heartbeats) => heartbeats.ask(&self.id, command).await,
+            None => Ok(Reply::default()),
         }
     }
 
@@ -176,7 +224,7 @@ impl<S: Store> Fleet<S> {
             return;
         }
         let list = self.known.lock().heard.as_ref().map_or(0, |heard| heard.list);
-        let reply = self.store.ask(&self.id, Command::Beat(Beat { published, list })).await;
+        let reply = self.exchange(Command::Beat(Beat { published, list })).await;
         drop(has_left);
         self.take(reply);
         let report = self.report();
@@ -194,7 +242,10 @@ impl<S: Store> Fleet<S> {
     fn take(&self, reply: Result<Reply, StoreError>) {
         let mut known = self.known.lock();
         match reply {
-            Ok(Reply { replicas, list, is_full }) => {
+            Ok(Reply { replicas, list, is_full, has_questions }) => {
+                if let Some(questions) = self.questions.as_ref().filter(|_| has_questions) {
+                    questions.notice();
+                }
                 let (at, before) = (Instant::now(), known.heard.take());
                 let others = match replicas {
                     Some(replicas) => replicas.into_iter().filter(|replica| replica.id != self.id).collect(),

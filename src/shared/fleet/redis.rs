@@ -1,15 +1,26 @@
-//! The heartbeats of instances: a hash with one field for each, read and written by one script. They use a separate
-//! connection, so no request waits for them.
+//! What the instances of a fleet exchange through Redis: heartbeats, in a hash with one field for each instance, and
+//! questions with their answers. Each is read and written by one script over a separate connection, so no request waits
+//! for them.
 
-use deadpool_redis::redis::Value;
+use deadpool_redis::redis::{Cmd, Value, from_redis_value};
+use std::time::Duration;
 
 use crate::engine::check::StoreError;
 use crate::shared::exchange::{Exchange, Repeat};
 use crate::shared::fleet::PERIOD;
 use crate::shared::fleet::heartbeats::{Beat, Command, Heartbeat, MOST, Reply, TTL};
+use crate::shared::fleet::questions::MOST_OPEN;
 use crate::store::redis::topology::route::Route;
 
 pub(crate) const SOURCE: &str = include_str!("../../../lua/fleet.lua");
+
+const QUESTIONS: &str = include_str!("../../../lua/questions.lua");
+
+/// The first part of the names of all keys, which are in one slot.
+const NAME: &str = "replicas";
+
+/// The key of the open questions.
+const ASKED: &str = "asked";
 
 /// The store of a service's heartbeats.
 pub struct RedisHeartbeats {
@@ -19,7 +30,7 @@ pub struct RedisHeartbeats {
 impl RedisHeartbeats {
     /// Returns the store of the service over this route, without asking Redis yet.
     pub fn new(route: &Route) -> RedisHeartbeats {
-        RedisHeartbeats { exchange: Exchange::new(route, SOURCE, ("replicas", &["heard"])) }
+        RedisHeartbeats { exchange: Exchange::new(route, SOURCE, (NAME, &["heard", ASKED])) }
     }
 
     /// Executes a command of the instance with this ID, and returns all instances if the known list may be out of date.
@@ -44,7 +55,8 @@ impl RedisHeartbeats {
 /// Parses the reply of the script.
 fn read(reply: Value) -> Result<Reply, StoreError> {
     let Value::Array(parts) = reply else { return Err(StoreError::Answer) };
-    let [Value::Int(now_ms), Value::BulkString(outcome), Value::Int(list), Value::Array(listed)] = &*parts else {
+    let [Value::Int(now_ms), outcome @ .., Value::Int(questions)] = &*parts else { return Err(StoreError::Answer) };
+    let [Value::BulkString(outcome), Value::Int(list), Value::Array(listed)] = outcome else {
         return Err(StoreError::Answer);
     };
     let now_ms = u64::try_from(*now_ms).map_err(|_| StoreError::Answer)?;
@@ -56,7 +68,58 @@ fn read(reply: Value) -> Result<Reply, StoreError> {
         _ => None,
     };
     let replicas = (outcome != b"unchanged").then(|| listed.chunks(2).filter_map(heartbeat).collect());
-    Ok(Reply { replicas, list, is_full: outcome == b"full" })
+    Ok(Reply { replicas, list, is_full: outcome == b"full", has_questions: *questions == 1 })
+}
+
+/// The store of the questions that instances ask each other.
+pub struct RedisQuestions {
+    exchange: Exchange,
+}
+
+impl RedisQuestions {
+    /// Returns the store of the questions over this route, without asking Redis yet.
+    pub fn new(route: &Route) -> RedisQuestions {
+        RedisQuestions { exchange: Exchange::new(route, QUESTIONS, (NAME, &[ASKED])) }
+    }
+
+    /// Opens a question for this long. Returns `false` if too many are open.
+    pub(super) async fn ask(&self, id: &str, (text, lasts): (&str, Duration)) -> Result<bool, StoreError> {
+        let mut call = self.call("ask", id);
+        call.arg(lasts.as_millis() as u64).arg(MOST_OPEN).arg(text);
+        Ok(self.send(&call).await? == Value::Int(1))
+    }
+
+    /// Returns the open questions with their IDs.
+    pub(super) async fn read(&self) -> Result<Vec<(String, String)>, StoreError> {
+        let open = self.send(&self.call("read", "")).await?;
+        from_redis_value(open).map_err(|_| StoreError::Answer)
+    }
+
+    /// Answers a question for this instance, unless it is closed.
+    pub(super) async fn answer(&self, id: &str, instance: &str, answer: &[u8]) -> Result<(), StoreError> {
+        self.send(self.call("answer", id).arg(instance).arg(answer)).await.map(drop)
+    }
+
+    /// Returns the answers with the IDs of their instances and closes the question, if there are so many.
+    pub(super) async fn collect(&self, id: &str, wanted: usize) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
+        let given = self.send(self.call("collect", id).arg(wanted)).await?;
+        let mut given: Vec<(String, Vec<u8>)> = from_redis_value(given).map_err(|_| StoreError::Answer)?;
+        // The empty ID has their number.
+        given.retain(|(instance, _)| !instance.is_empty());
+        Ok(given)
+    }
+
+    fn call(&self, command: &str, id: &str) -> Cmd {
+        let asked = self.exchange.key(0);
+        let answers = if id.is_empty() { asked.to_owned() } else { format!("{asked}|{id}") };
+        let mut call = self.exchange.call_with([asked, &answers]);
+        call.arg(command).arg(id);
+        call
+    }
+
+    async fn send(&self, call: &Cmd) -> Result<Value, StoreError> {
+        Ok(self.exchange.turn().await.send(call, Repeat::Allowed).await?)
+    }
 }
 
 /// Parses the heartbeat of an instance.

@@ -44,6 +44,9 @@ pub struct Line {
     pub uptime_ms: u64,
     /// How long ago it published its state, in milliseconds.
     pub heard_ms: u64,
+    /// Whether it answers questions of others.
+    #[serde(skip)]
+    pub answers: bool,
 }
 
 impl FleetReport {
@@ -89,6 +92,7 @@ impl Line {
             candidates: published.candidates,
             uptime_ms: published.uptime_ms.saturating_add(heard_ms),
             heard_ms,
+            answers: published.answers,
         }
     }
 

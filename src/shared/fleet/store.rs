@@ -1,26 +1,19 @@
-//! The store of heartbeats: Redis, or none.
+//! The store through which a fleet's instances know each other: Redis, or none.
 
-use super::heartbeats::{Command, Reply};
-use super::redis::RedisHeartbeats;
-use crate::engine::check::StoreError;
+use super::redis::{RedisHeartbeats, RedisQuestions};
+use crate::store::redis::topology::route::Route;
 
-/// The store of a service's heartbeats.
-pub enum HeartbeatStore {
+/// The store of a service's heartbeats and questions.
+pub enum FleetStore {
     /// Redis.
-    Redis(Box<RedisHeartbeats>),
+    Redis(Box<RedisHeartbeats>, Box<RedisQuestions>),
     /// No store: a process with counters in its memory shares nothing.
     Memory,
 }
 
-impl HeartbeatStore {
-    /// Executes a command of the instance with this ID, and returns all instances if the known list may be out of date.
-    ///
-    /// # Errors
-    /// If the store does not answer.
-    pub async fn ask(&self, id: &str, command: Command<'_>) -> Result<Reply, StoreError> {
-        match self {
-            HeartbeatStore::Redis(redis) => redis.ask(id, command).await,
-            HeartbeatStore::Memory => Ok(Reply::default()),
-        }
+impl FleetStore {
+    /// Returns the store of the service over this route, without asking Redis yet.
+    pub fn in_redis(route: &Route) -> FleetStore {
+        FleetStore::Redis(Box::new(RedisHeartbeats::new(route)), Box::new(RedisQuestions::new(route)))
     }
 }

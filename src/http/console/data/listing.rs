@@ -2,10 +2,13 @@
 
 use serde::Serialize;
 
-use crate::engine::descriptor::Role;
-use crate::engine::descriptor::in_words;
-use crate::engine::rules::{Allowance, Rule, RuleLimit, Rules};
+use crate::engine::adjustment::{Effect, LimitName};
+use crate::engine::descriptor::{Role, in_words};
+use crate::engine::rules::{Allowance, Rule, RuleLimit};
+use crate::limiter::Snapshot;
 use crate::metrics::{Metrics, RuleReading};
+use crate::observe::history::Rate;
+use crate::survey::{Counts, LimitCounts};
 
 /// Most lines on a page.
 pub const MOST: usize = 500;
@@ -15,16 +18,99 @@ pub const MOST: usize = 500;
 pub struct Wanted {
     /// Only limits of this domain.
     pub domain: Option<String>,
+    /// Only the limit with this label.
+    pub label: Option<String>,
     /// Only limits whose name or path contains this text, ignoring case.
     pub search: String,
     /// Only limits of this failure mode.
     pub failure_mode: Option<String>,
-    /// Whether the most denied come first; if not, limits are in the order of the rules.
-    pub by_denials: bool,
+    /// Only limits in this state.
+    pub filter: Option<Filter>,
+    /// The order.
+    pub sort: Sort,
     /// Number of limits to skip.
     pub offset: usize,
     /// Number of limits to return, at most [`MOST`].
     pub limit: usize,
+}
+
+/// A state of a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Filter {
+    /// It denies requests now.
+    Denying,
+    /// It is in shadow mode, by its rule or by an adjustment.
+    Shadow,
+    /// An adjustment changes it.
+    Adjusted,
+    /// No request has reached it since the start.
+    Unused,
+    /// The store cannot decide some of its requests now.
+    Undecided,
+}
+
+impl Filter {
+    /// All states.
+    pub const ALL: [Filter; 5] = [Filter::Denying, Filter::Shadow, Filter::Adjusted, Filter::Unused, Filter::Undecided];
+
+    /// Returns the name in queries.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Filter::Denying => "denying",
+            Filter::Shadow => "shadow",
+            Filter::Adjusted => "adjusted",
+            Filter::Unused => "unused",
+            Filter::Undecided => "undecided",
+        }
+    }
+}
+
+/// The order of a listing. All but the first put the largest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sort {
+    /// As in the files.
+    #[default]
+    Rules,
+    /// By requests denied a second, and then since the start.
+    Denials,
+    /// By requests a second, and then since the start.
+    Requests,
+    /// By the share of requests denied.
+    Share,
+    /// By hits near the limit a second, and then since the start.
+    Near,
+}
+
+impl Sort {
+    /// All orders.
+    pub const ALL: [Sort; 5] = [Sort::Rules, Sort::Denials, Sort::Requests, Sort::Share, Sort::Near];
+
+    /// Returns the name in queries.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Sort::Rules => "rules",
+            Sort::Denials => "denials",
+            Sort::Requests => "requests",
+            Sort::Share => "share",
+            Sort::Near => "near",
+        }
+    }
+
+    /// Returns what ranks a limit with these counts.
+    fn rank(self, counts: &LimitCounts) -> (f64, u64) {
+        let (rate, counted) = (counts.rate.unwrap_or_default(), &counts.counted);
+        match self {
+            Sort::Rules => (0.0, 0),
+            Sort::Denials => (rate.denied_per_s + rate.shadow_per_s, counted.over_limit),
+            Sort::Requests => (rate.requests_per_s, counted.requests),
+            Sort::Share => (denied_share(&rate).unwrap_or_default(), counted.over_limit_requests),
+            Sort::Near => (rate.near_per_s, counted.near_limit),
+        }
+    }
+}
+
+fn denied_share(rate: &Rate) -> Option<f64> {
+    (rate.requests_per_s > 0.0).then(|| rate.denied_per_s / rate.requests_per_s)
 }
 
 /// A page of rules.
@@ -66,36 +152,80 @@ pub struct LimitLine {
     pub failure_mode: &'static str,
     /// Effect of a denial: `enforced`, `quota` or `shadow`.
     pub role: &'static str,
+    /// The burst of a bucket.
+    pub burst: Option<u32>,
+    /// What adjustments change.
+    pub adjusted: Option<Adjusted>,
     /// Its counts; `None` if no request has reached it since the start.
     pub counted: Option<RuleReading>,
+    /// Requests a second; `None` if it was not used in the last fifteen seconds.
+    pub rate: Option<LimitRate>,
+    /// Requests over the limit in each thirtieth of the last fifteen minutes, the oldest first; empty if there were
+    /// none.
+    pub spark: Vec<u64>,
+}
+
+/// Requests a second of a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct LimitRate {
+    /// The requests.
+    #[serde(flatten)]
+    pub rate: Rate,
+    /// Share of the requests that was denied.
+    pub denied_share: Option<f64>,
+}
+
+/// The changes of a limit by adjustments that are for all of its keys.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Adjusted {
+    /// The number in force.
+    pub number: Option<u32>,
+    /// The limit in force, in words.
+    pub limit: Option<String>,
+    /// IDs of the adjustments.
+    pub ids: Vec<String>,
+    /// Their effects.
+    pub effects: Vec<String>,
 }
 
 impl Listing {
-    /// Lists these rules. Takes milliseconds for a hundred thousand rules.
-    pub fn new(rules: &Rules, metrics: &Metrics, wanted: &Wanted) -> Listing {
-        let search = wanted.search.to_lowercase();
+    /// Lists the rules of a snapshot with these counts; a limit without has those of this instance. Takes milliseconds
+    /// for a hundred thousand rules.
+    pub fn new(snapshot: &Snapshot, metrics: &Metrics, counts: &Counts, wanted: &Wanted) -> Listing {
+        let (rules, search) = (&snapshot.rules, wanted.search.to_lowercase());
         let mut domains: Vec<DomainLine> =
             rules.domain_names().map(|name| DomainLine { domain: name.to_owned(), limits: 0 }).collect();
         domains.sort_by(|one, other| one.domain.cmp(&other.domain));
+        let scene = Scene { snapshot, metrics, counts };
         let mut found = Vec::new();
         for (rule, limit) in rules.limits() {
             if let Ok(at) = domains.binary_search_by(|line| line.domain.as_str().cmp(&rule.domain)) {
                 domains[at].limits += 1;
             }
-            if wanted.has(rule, limit, &search) {
+            let is_in_state = || wanted.filter.is_none_or(|filter| scene.is(filter, rule, limit));
+            if wanted.has(rule, limit, &search) && is_in_state() {
                 found.push((rule, limit));
             }
         }
-        if wanted.by_denials {
-            let denied = |(rule, limit): &(&Rule, &RuleLimit)| {
-                metrics.reading_of(&rule.domain, &limit.label).map_or(0, |reading| reading.over_limit)
-            };
-            found.sort_by_cached_key(|found| std::cmp::Reverse(denied(found)));
+        if wanted.sort != Sort::Rules {
+            let rank = |(rule, limit): &(&Rule, &RuleLimit)| wanted.sort.rank(&scene.counts(rule, limit));
+            let mut ranked: Vec<_> = found.into_iter().map(|found| (rank(&found), found)).collect();
+            ranked.sort_by(|((one, one_all), _), ((other, other_all), _)| {
+                other.total_cmp(one).then(other_all.cmp(one_all))
+            });
+            found = ranked.into_iter().map(|(_, found)| found).collect();
         }
         let page = found.iter().skip(wanted.offset).take(wanted.limit.min(MOST));
-        let limits = page.map(|(rule, limit)| LimitLine::new(rules, rule, limit, metrics)).collect();
+        let limits = page.map(|(rule, limit)| scene.line(rule, limit)).collect();
         Listing { domains, total: found.len(), limits }
     }
+}
+
+/// What a listing shows.
+struct Scene<'s> {
+    snapshot: &'s Snapshot,
+    metrics: &'s Metrics,
+    counts: &'s Counts,
 }
 
 impl Wanted {
@@ -105,20 +235,62 @@ impl Wanted {
             && self.failure_mode.as_ref().is_none_or(|mode| {
                 matches!(limit.config.allowance, Allowance::Limited(_)) && mode == limit.config.failure_mode.name()
             })
+            && self.label.as_ref().is_none_or(|label| **label == *limit.label)
             && (has(&limit.label) || has(&rule.path))
     }
 }
 
-impl LimitLine {
-    fn new(rules: &Rules, rule: &Rule, limit: &RuleLimit, metrics: &Metrics) -> LimitLine {
-        let (words, algorithm) = match &limit.config.allowance {
-            Allowance::Unlimited => ("unlimited".to_owned(), None),
-            Allowance::Limited(limit) => (in_words(limit), Some(limit.algorithm().name())),
+impl Scene<'_> {
+    fn counts(&self, rule: &Rule, limit: &RuleLimit) -> LimitCounts {
+        let name = (rule.domain.to_string(), limit.label.to_string());
+        self.counts.get(&name).cloned().unwrap_or_else(|| LimitCounts {
+            counted: self.metrics.reading_of(&rule.domain, &limit.label).unwrap_or_default(),
+            ..LimitCounts::default()
+        })
+    }
+
+    fn adjusted(&self, rule: &Rule, limit: &RuleLimit) -> Option<Adjusted> {
+        let name = LimitName { path: &rule.path, label: &limit.label };
+        // Adjustments of single keys are not those of the limit.
+        let applied = self.snapshot.adjustments()?.of(&rule.domain, Some(name), &[]);
+        let all: Vec<_> = applied.all().collect();
+        let changed = match (&limit.config.allowance, applied.number) {
+            (Allowance::Limited(limit), Some(adjustment)) => Some(adjustment.content.effect.limit(limit)),
+            _ => None,
         };
-        let at = rules.origin(rule.place).map(|origin| match limit.line.or(rule.place.line) {
+        (!all.is_empty()).then(|| Adjusted {
+            number: changed.as_ref().map(|limit| limit.number()),
+            limit: changed.as_ref().map(in_words),
+            ids: all.iter().map(|adjustment| adjustment.id.to_string()).collect(),
+            effects: all.iter().map(|adjustment| adjustment.content.effect.to_string()).collect(),
+        })
+    }
+
+    fn is(&self, filter: Filter, rule: &Rule, limit: &RuleLimit) -> bool {
+        let rate = || self.counts(rule, limit).rate.unwrap_or_default();
+        let has_effect = |effect: &Effect| {
+            let shadow = effect.to_string();
+            self.adjusted(rule, limit).is_some_and(|adjusted| adjusted.effects.contains(&shadow))
+        };
+        match filter {
+            Filter::Denying => rate().denied_per_s > 0.0,
+            Filter::Shadow => rule.role == Role::Shadow && !has_effect(&Effect::Enforce) || has_effect(&Effect::Shadow),
+            Filter::Adjusted => self.adjusted(rule, limit).is_some(),
+            Filter::Unused => self.counts(rule, limit).counted.requests == 0,
+            Filter::Undecided => rate().undecided_per_s > 0.0,
+        }
+    }
+
+    fn line(&self, rule: &Rule, limit: &RuleLimit) -> LimitLine {
+        let (words, algorithm, burst) = match &limit.config.allowance {
+            Allowance::Unlimited => ("unlimited".to_owned(), None, None),
+            Allowance::Limited(limit) => (in_words(limit), Some(limit.algorithm().name()), limit.options().burst),
+        };
+        let at = self.snapshot.rules.origin(rule.place).map(|origin| match limit.line.or(rule.place.line) {
             Some(line) => format!("{}:{line}", origin.name.display()),
             None => origin.name.display().to_string(),
         });
+        let LimitCounts { counted, rate, spark, .. } = self.counts(rule, limit);
         LimitLine {
             domain: rule.domain.to_string(),
             rule: limit.label.to_string(),
@@ -127,12 +299,12 @@ impl LimitLine {
             limit: words,
             algorithm,
             failure_mode: limit.config.failure_mode.name(),
-            role: match rule.role {
-                Role::Enforced => "enforced",
-                Role::Quota => "quota",
-                Role::Shadow => "shadow",
-            },
-            counted: metrics.reading_of(&rule.domain, &limit.label),
+            role: rule.role.name(),
+            burst,
+            adjusted: self.adjusted(rule, limit),
+            counted: (counted != RuleReading::default()).then_some(counted),
+            rate: rate.map(|rate| LimitRate { rate, denied_share: denied_share(&rate) }),
+            spark: if spark.iter().any(|bar| *bar > 0) { spark } else { Vec::new() },
         }
     }
 }

@@ -1,13 +1,10 @@
-//! Data that only the console shows: the last fifteen minutes, second by second; a list of the rules with their counts;
-//! and the entries that may come next in a descriptor. While no console is open, this costs one reading of the metrics
-//! per second.
+//! Data that only the console shows: a list of the rules with their counts, Redis over the last fifteen
+//! minutes, and the entries that may come next in a descriptor.
 
 mod completion;
-mod history;
 mod listing;
 mod redis;
 
 pub use completion::{Completion, NextEntry};
-pub use history::{History, Second, StoreNow};
-pub use listing::{LimitLine, Listing, Wanted};
+pub use listing::{Filter, LimitLine, Listing, Sort, Wanted};
 pub use redis::{RedisHistory, RedisPast, RedisStep};

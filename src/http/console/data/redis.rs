@@ -10,8 +10,8 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::history::now_ms;
 use crate::metrics::{Metrics, StoreReading};
+use crate::observe::history::now_ms;
 use crate::store::redis::doctor::Vitals;
 
 /// Length of a step.

@@ -1,4 +1,7 @@
-//! The last fifteen minutes.
+//! The last fifteen minutes: second by second, in steps of five seconds, and for each limit.
+
+mod rules;
+mod steps;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -10,15 +13,21 @@ use serde::Serialize;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
-use crate::metrics::{Metrics, Reading, Times};
+use self::rules::Histories;
+use self::steps::Steps;
+use crate::metrics::{Metrics, Reading, RuleReading, Times};
+
+pub use rules::{BARS, Minute, Rate, Requests, RuleHistory};
+pub use steps::{STEP_MS, STEPS, Step};
 
 /// Number of seconds kept.
 const KEPT: usize = 15 * 60;
 
-/// Events of each of the last seconds, oldest first.
+/// The events of the last fifteen minutes.
 #[derive(Debug)]
 pub struct History {
     kept: Mutex<Kept>,
+    rules: Mutex<Histories>,
     /// Number of seconds so far.
     number: watch::Sender<u64>,
 }
@@ -26,6 +35,7 @@ pub struct History {
 #[derive(Debug, Default)]
 struct Kept {
     seconds: VecDeque<Second>,
+    steps: Steps,
     before: Reading,
     store: StoreNow,
 }
@@ -70,21 +80,35 @@ pub struct StoreNow {
 
 impl Default for History {
     fn default() -> Self {
-        History { kept: Mutex::default(), number: watch::Sender::new(0) }
+        History { kept: Mutex::default(), rules: Mutex::default(), number: watch::Sender::new(0) }
     }
 }
 
 impl History {
     /// Records every second, forever.
     pub async fn follow(self: Arc<Self>, metrics: Arc<Metrics>) -> Infallible {
+        let mut step = steps::start(now_ms());
         self.note(metrics.reading(), now_ms());
+        self.note_rules(step, &metrics);
         let mut ticks = tokio::time::interval(Duration::from_secs(1));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         ticks.tick().await;
         loop {
             ticks.tick().await;
-            self.note(metrics.reading(), now_ms());
+            let now_ms = now_ms();
+            self.note(metrics.reading(), now_ms);
+            let next = steps::start(now_ms);
+            if next != step {
+                self.note_rules(step, &metrics);
+                step = next;
+            }
         }
+    }
+
+    /// Records what each limit did in the step with this start, which has just ended.
+    fn note_rules(&self, step_ms: u64, metrics: &Metrics) {
+        let each = |each: &mut dyn FnMut(&str, &str, RuleReading)| metrics.each_rule(each);
+        self.rules.lock().add(step_ms, each);
     }
 
     /// Records the events between the previous reading and this one. The first reading is left out: the time it covers
@@ -116,6 +140,8 @@ impl History {
             store_up: reading.store_up,
         };
         if number > 0 {
+            let Kept { steps, before: now, .. } = &mut *kept;
+            steps.add((&before, now), at_ms);
             if kept.seconds.len() == KEPT {
                 kept.seconds.pop_front();
             }
@@ -132,6 +158,27 @@ impl History {
         kept.seconds.range(skipped..).cloned().collect()
     }
 
+    /// Returns the steps of five seconds that are over, from this time on.
+    pub fn steps(&self, since_ms: u64) -> Vec<Step> {
+        self.kept.lock().steps.over(since_ms)
+    }
+
+    /// Returns the history of a limit; `None` if it was not used lately, or others were used more.
+    pub fn of_rule(&self, domain: &str, rule: &str) -> Option<RuleHistory> {
+        self.rules.lock().of(domain, rule)
+    }
+
+    /// Returns the last hour of a limit by minutes; those without requests are left out.
+    pub fn hour_of_rule(&self, domain: &str, rule: &str) -> Vec<Minute> {
+        self.rules.lock().hour(domain, rule)
+    }
+
+    /// Returns the limits that denied the most in the last fifteen minutes, also in shadow mode, and then those with
+    /// the most requests.
+    pub fn busiest_rules(&self, most: usize) -> Vec<RuleHistory> {
+        self.rules.lock().busiest(most)
+    }
+
     /// Returns the current state of the store.
     pub fn store(&self) -> StoreNow {
         self.kept.lock().store.clone()
@@ -144,7 +191,7 @@ impl History {
 }
 
 /// Returns the time by this machine's clock, in milliseconds since the epoch.
-pub(super) fn now_ms() -> u64 {
+pub(crate) fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }
 
