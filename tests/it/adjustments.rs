@@ -248,7 +248,7 @@ async fn the_admin_port_changes_what_one_key_a_rule_or_everything_gets() {
 }
 
 #[test]
-fn who_may_only_read_sees_values_as_the_setting_has_them_and_who_steers_as_they_are() {
+fn a_reader_sees_values_as_the_setting_has_them_and_an_administrator_as_they_are() {
     let hash = {
         let key = blake3::hash(b"a key of sixteen");
         blake3::keyed_hash(key.as_bytes(), b"crimson").to_hex()[..32].to_owned()
