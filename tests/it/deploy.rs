@@ -3,6 +3,7 @@
 mod charts;
 mod gateways;
 mod monitoring;
+mod runbook;
 
 use std::fs;
 use std::path::{Path, PathBuf};

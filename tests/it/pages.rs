@@ -1,6 +1,6 @@
 //! The commands and outputs in the documentation work when followed step by step from a fresh start.
 
-mod block;
+pub mod block;
 mod terminal;
 mod unrun;
 

@@ -15,7 +15,7 @@ const UNRUN: &[(&str, &str, Trial)] = &[
     ("make", "it builds, and runs the tests themselves", make),
     ("cargo", "it builds, and runs the tests themselves", cargo),
     ("docker", "a container needs a daemon", files),
-    ("kubectl", "it needs a cluster", files),
+    ("kubectl", "it needs a cluster", kubectl),
     ("helm", "it needs a cluster, and `make e2e` renders the chart", files),
     ("kind", "it needs a cluster", files),
     ("cosign", "it asks for what a release has signed, and `make e2e` signs and checks one", cosign),
@@ -68,6 +68,14 @@ fn cargo(words: &[&str]) {
     }
 }
 
+/// A command of ours in a pod is one that the command line knows.
+fn kubectl(words: &[&str]) {
+    files(words);
+    if let Some(dashes) = words.windows(2).position(|pair| pair == ["--", "tollgate"]) {
+        tollgate_knows(&words[dashes + 2..]);
+    }
+}
+
 fn files(words: &[&str]) {
     for word in words.iter().filter(|word| word.starts_with("deploy/") || word.starts_with("config/")) {
         assert!(Path::new(word).exists(), "{word} is not there");
@@ -102,4 +110,9 @@ pub fn tollgate_knows(arguments: &[&str]) {
         arguments.iter().take_while(|word| ![">", "|", "&&"].contains(*word)).map(argument).collect();
     let output = tollgate::command().args(&arguments).arg("--help").output().unwrap();
     assert!(output.status.success(), "tollgate {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    // Help looks at no values: an unknown flag has them reported, and runs nothing either.
+    let output = tollgate::command().args(&arguments).arg("--no-such-flag").output().unwrap();
+    let report = String::from_utf8(output.stderr).unwrap();
+    let wrong: Vec<&str> = report.lines().filter(|line| line.contains(": must be one of ")).collect();
+    assert!(wrong.is_empty(), "tollgate {arguments:?}: {wrong:?}");
 }
