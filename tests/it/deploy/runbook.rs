@@ -35,9 +35,13 @@ fn each_alert_has_its_section_with_a_command_and_a_page_of_the_console() {
         let section = sections.get(name).unwrap_or_else(|| panic!("{RUNBOOK} has no section {name}"));
         let places = ["**Meaning.** ", "**In ten seconds.** ", "**Do.**"].map(|part| section.find(part));
         assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{name}: {places:?}");
-        for (begin, kind) in [("tollgate ", "command"), ("/console#", "page of the console")] {
-            assert!(code(section).iter().any(|code| code.starts_with(begin)), "{name} has no {kind}");
-        }
+        assert!(code(section).iter().any(|code| code.starts_with("tollgate ")), "{name} has no command");
+        let annotations = &alert["annotations"];
+        assert_eq!(annotations["runbook"], format!("{RUNBOOK}#{}", name.to_lowercase()));
+        // The alert may add what it knows: the domain.
+        let page = annotations["console"].as_str().unwrap_or_else(|| panic!("{name} has no annotation console"));
+        let (page, _) = page.split_once("&domain={{").unwrap_or((page, ""));
+        assert!(code(section).contains(&page), "{name}: its section does not have {page}");
     }
     let names: BTreeSet<_> = alerts.iter().map(|alert| alert["alert"].as_str().unwrap()).collect();
     assert_eq!(sections.keys().map(String::as_str).collect::<BTreeSet<_>>(), names, "sections, and alerts");
@@ -69,8 +73,8 @@ fn slip(address: &str, console: &BTreeMap<String, String>) -> Option<String> {
     pairs.into_owned().find_map(|(key, value)| {
         // `given(asked)` reads the entries of a descriptor.
         let is_read = script.contains(&format!(".get('{key}')")) || key == "entries" && script.contains("given(");
-        // A name that the reader fills in.
-        let is_open = value.chars().all(|char| char.is_ascii_uppercase());
+        // A name that the reader fills in, or an alert.
+        let is_open = value.starts_with("{{") || value.chars().all(|char| char.is_ascii_uppercase());
         let is_known =
             ["domain", "rule", "entries"].contains(&&*key) || is_open || script.contains(&format!("'{value}'"));
         (!is_read || !is_known).then(|| format!("the page {name} has no {key}={value}"))
@@ -78,14 +82,16 @@ fn slip(address: &str, console: &BTreeMap<String, String>) -> Option<String> {
 }
 
 #[test]
-fn the_console_has_the_addresses_that_pages_name() {
+fn the_console_has_the_addresses_that_pages_and_alerts_name() {
     let console = console();
     let mut links = Vec::new();
     for page in Page::all() {
         let spans = page.code_spans().into_iter().filter(|(_, code)| code.contains("/console#"));
         links.extend(spans.map(|(place, code)| (place, code.to_owned())));
     }
-    assert!(links.len() > 20, "{links:?}");
+    let of_alert = |alert: &serde_json::Value| alert["annotations"]["console"].as_str().unwrap().to_owned();
+    links.extend(alerts().iter().map(|alert| (alert["alert"].to_string(), of_alert(alert))));
+    assert!(links.len() > 40, "{links:?}");
     for (place, link) in links {
         let address = &link[link.find("/console#").unwrap()..];
         assert_eq!(slip(address, &console), None, "{place}: {link}");
