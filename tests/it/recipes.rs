@@ -71,6 +71,39 @@ mod local_limits_in_front {
     }
 }
 
+mod a_body_for_denied_clients {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn a_denied_client_learns_how_long_to_wait_and_the_id_of_its_request() {
+        let rules = "
+domain: shop
+descriptors:
+  - {key: user, rate_limit: {unit: minute, requests_per_unit: 1}}
+  - {key: user, value: never, rate_limit: {unit: minute, requests_per_unit: 0}}
+";
+        let tollgate = Tollgate::start(rules, &["LIMIT_RESPONSE_HEADERS_ENABLED=true"]);
+        let envoy = Envoy::start_from("deploy/envoy/denied.yaml", tollgate.grpc_port, &[Envoy::LONG_TIMEOUT]);
+        let passed = envoy.get_as("ann");
+        assert_eq!((passed.status, &*passed.body), (200, "hello from the service\n"));
+        assert_eq!(passed.number("ratelimit-remaining"), Some(0));
+
+        let denied = envoy.get_as("ann");
+        let body: Value = serde_json::from_str(&denied.body).unwrap();
+        let wait = denied.number("retry-after").unwrap();
+        assert_eq!((denied.status, denied.header("content-type")), (429, Some("application/json")));
+        assert!((1..=66).contains(&wait) && body["retry_after_seconds"] == wait, "{denied:?}");
+        assert!(body["error"] == "rate_limited" && body["request_id"].is_string(), "{body}");
+
+        let never = envoy.get_as("never");
+        let body: Value = serde_json::from_str(&never.body).unwrap();
+        assert_eq!((never.status, never.header("retry-after")), (429, None), "no wait helps");
+        assert!(body["retry_after_seconds"].is_null(), "{body}");
+    }
+}
+
 mod failures_alone {
     use super::*;
 

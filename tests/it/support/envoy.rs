@@ -25,6 +25,8 @@ pub struct Envoy {
 pub struct Answer {
     pub status: u16,
     headers: ureq::http::HeaderMap,
+    /// The body.
+    pub body: String,
 }
 
 impl Answer {
@@ -136,8 +138,8 @@ impl Envoy {
         }
         let response = request.call().unwrap_or_else(|error| panic!("no answer: {error}: {}", self.log()));
         let (parts, mut body) = response.into_parts();
-        body.read_to_string().unwrap(); // to the end, so that the connection can be used again
-        Answer { status: parts.status.as_u16(), headers: parts.headers }
+        let body = body.read_to_string().unwrap(); // to the end, so that the connection can be used again
+        Answer { status: parts.status.as_u16(), headers: parts.headers, body }
     }
 
     /// Posts a JSON body.
@@ -149,8 +151,8 @@ impl Envoy {
         let response =
             request.send(body.to_string()).unwrap_or_else(|error| panic!("no answer: {error}: {}", self.log()));
         let (parts, mut body) = response.into_parts();
-        body.read_to_string().unwrap();
-        Answer { status: parts.status.as_u16(), headers: parts.headers }
+        let body = body.read_to_string().unwrap();
+        Answer { status: parts.status.as_u16(), headers: parts.headers, body }
     }
 
     /// The port that the system gave to the listener `front`, once it has.
