@@ -26,7 +26,7 @@ fn line(row: &Row, measured: &Measured) -> String {
     let head = format!("| {} | {bound} {number} {unit}", row.figure);
     let Some(value) = measured.value else { return format!("{head} | not measured: {} | - | |", measured.detail) };
     let held = match row.target {
-        _ if measured.disturbed => "cannot tell: others were on the cores",
+        _ if measured.disturbed => "unclear: others were on the cores",
         Target::AtMost(most, _) if value <= most => "yes",
         Target::AtLeast(least, _) if value >= least => "yes",
         _ => "**no**",

@@ -106,7 +106,7 @@ const EXAMPLES: &[(&str, &[Example])] = &[
     (
         "tollgate counter reset",
         &[(
-            "Let user ann start anew",
+            "Give user ann a fresh allowance",
             "tollgate counter reset --rules rules --redis-url redis://localhost:6379 --domain shop user=ann",
         )],
     ),

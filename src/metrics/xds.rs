@@ -26,7 +26,7 @@ impl Metrics {
         let version = ("xds_version_info", "1 for the version of the rules accepted last.");
         Ok(XdsMetrics {
             connected: register
-                .gauge("xds_connected", "1 while a stream to the management server is open, otherwise 0.")?,
+                .gauge("xds_connected", "1 while a stream to the management server is open, 0 while none is.")?,
             responses: register.known(
                 (
                     "xds_responses_total",

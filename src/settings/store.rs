@@ -31,12 +31,12 @@ pub struct StoreSettings {
         value_parser = key_prefix)]
     pub cache_key_prefix: String,
 
-    /// Names of counters in Redis. reference uses those of envoyproxy/ratelimit, for fixed windows of its units, so
-    /// that both count together while one replaces the other; its names can collide, see Migrating.
+    /// Names of counters in Redis. reference uses those of envoyproxy/ratelimit for fixed windows of its units: both
+    /// then count together while one replaces the other. These names can collide, see Migrating.
     #[arg(
         long,
         env = "COUNTER_KEYS",
-        value_name = "WHOSE",
+        value_name = "NAMES",
         default_value = "tollgate",
         ignore_case = true,
         help_heading = "Store"
@@ -121,7 +121,7 @@ pub struct StoreSettings {
     pub overload: Overload,
 
     /// Longest wait for Redis, including the connection. A call with a shorter gRPC deadline waits for at most three
-    /// quarters of it, so that the failure mode can answer in time.
+    /// quarters of it, which leaves time for an answer by the failure mode.
     #[arg(long, env = "REDIS_TIMEOUT", value_name = "DURATION", default_value = "100ms", help_heading = "Store",
         value_parser = positive_or_default("REDIS_TIMEOUT"))]
     pub redis_timeout: Duration,

@@ -33,8 +33,8 @@ pub struct TlsSettings {
     pub grpc_client_tls_cacert: Option<PathBuf>,
 
     /// Names, separated by commas: DNS names, URIs such as spiffe://cluster.local/ns/default/sa/envoy, or addresses.
-    /// Only clients whose certificate has one of them as a subject alternative name are accepted. The whole name must
-    /// match. Needs GRPC_CLIENT_TLS_CACERT.
+    /// Only clients with one of them as a subject alternative name in their certificate are accepted. The whole name
+    /// must match. Needs GRPC_CLIENT_TLS_CACERT.
     #[arg(long, env = "GRPC_CLIENT_TLS_SAN", value_name = "NAME", value_delimiter = ',', help_heading = "TLS")]
     pub grpc_client_tls_san: Vec<PeerName>,
 
