@@ -10,12 +10,11 @@ use arc_swap::ArcSwap;
 use humantime::format_duration;
 
 use super::stream::{Peer, Plain, Stream};
+use crate::files::watch::{self, Watched};
 use crate::metrics::Metrics;
 use crate::supervise;
 use crate::telemetry::Throttle;
-use crate::tls::{
-    self, Clients, HandshakeError, Held, ServerFiles, ServerTls, Shown, Standing, TlsErrors, Turns, Watched,
-};
+use crate::tls::{self, Clients, HandshakeError, Held, ServerFiles, ServerTls, Shown, Standing, TlsErrors, Turns};
 
 /// Interval of the checks for expiry.
 const LOOK: Duration = Duration::from_secs(60);
@@ -113,7 +112,7 @@ impl Tls {
     async fn watch(&self, watched: Watched) {
         let files = self.files.clone();
         let load = move || files.reload(SystemTime::now());
-        tls::watch(watched, load, |loaded| match loaded {
+        watch::watch(watched, load, |loaded| match loaded {
             Ok(loaded) => {
                 tracing::info!("new certificates are in force for the gRPC port");
                 self.show(&loaded);

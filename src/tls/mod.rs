@@ -11,7 +11,6 @@ mod handshake;
 mod pem;
 mod server;
 mod verify;
-mod watch;
 
 use std::sync::Arc;
 
@@ -26,7 +25,6 @@ pub use handshake::{HandshakeError, Turns, accept};
 pub use pem::NamedFile;
 pub use server::{Clients, ServerFiles, ServerTls, Shown};
 pub use verify::WrongName;
-pub use watch::{Watched, watch};
 
 /// Name of gRPC's protocol in ALPN.
 const H2: &[u8] = b"h2";

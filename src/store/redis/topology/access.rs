@@ -14,12 +14,13 @@ use tokio::time::{Duration, Instant, sleep};
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::dial::{DialError, Stream, connect};
+use crate::files::watch::{Watched, watch as watch_files};
 use crate::files::{Debounce, INTERVAL, Stamp, blocking, refuse_pipe};
 use crate::store::redis::doctor::cause::Cause;
 use crate::store::redis::doctor::rights;
 use crate::store::redis::topology::address::{Login, Place, RedisAddress, RedisTls};
 use crate::supervise;
-use crate::tls::{self, ClientTls, HandshakeError, NamedFile, TlsErrors, Watched};
+use crate::tls::{ClientTls, HandshakeError, NamedFile, TlsErrors};
 
 /// The largest size of a password or token, in bytes.
 const MOST_BYTES: u64 = 64 * 1024;
@@ -196,7 +197,7 @@ impl Secure {
         let (files, current) = (tls.files.clone(), Arc::clone(&client));
         let keep = move || {
             let (files, current) = (files.clone(), Arc::clone(&current));
-            tls::watch(
+            watch_files(
                 watched.clone(),
                 move || files.load(),
                 move |loaded| match loaded {

@@ -1,12 +1,11 @@
-//! Reloads files when they change.
+//! Loads small files again when they change: certificates, the tokens of administrators.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::error::TlsErrors;
-use crate::files::{Debounce, INTERVAL, Stamp, blocking};
+use super::{Debounce, INTERVAL, Stamp, blocking};
 
 /// Interval of retries after rejected files, even if no file has changed: a certificate may become valid, or a disk may
 /// come back.
@@ -33,10 +32,11 @@ fn stamps(paths: &[PathBuf]) -> Vec<Option<Stamp>> {
 
 /// Loads whenever the files change, and calls `on_change` with the result. An error is reported once, until something
 /// changes. Never returns.
-pub async fn watch<T, L>(watched: Watched, load: L, mut on_change: impl FnMut(Result<T, TlsErrors>))
+pub async fn watch<T, E, L>(watched: Watched, load: L, mut on_change: impl FnMut(Result<T, E>))
 where
     T: Send + 'static,
-    L: Fn() -> Result<T, TlsErrors> + Clone + Send + 'static,
+    E: Send + 'static,
+    L: Fn() -> Result<T, E> + Clone + Send + 'static,
 {
     let Watched { paths, seen } = watched;
     let mut debounce = Debounce::after(seen);

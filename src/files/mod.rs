@@ -1,4 +1,4 @@
-//! Watching files that change while the process runs: rules, certificates.
+//! Watching files that change while the process runs: rules, certificates, tokens.
 //!
 //! The files' metadata is polled a few times a second. This single mechanism notices an edit in place, a rename, a
 //! deletion, a recreated folder, and the symlink swap of a Kubernetes ConfigMap or Secret, on every file system.
@@ -7,6 +7,8 @@
 //!
 //! Polling misses a change that keeps a file's length, inode and both of its times: one within the same tick of the
 //! file system's clock (some milliseconds) as the change before.
+
+pub mod watch;
 
 use std::fs;
 use std::io;
