@@ -54,7 +54,7 @@ pub enum Takes {
 }
 
 /// Declares a key without conflicts.
-pub(super) const fn key(name: &'static str, takes: Takes, about: &'static str) -> Key {
+pub const fn key(name: &'static str, takes: Takes, about: &'static str) -> Key {
     Key { name, takes, about, example: "", conflicts: &[] }
 }
 
@@ -72,7 +72,7 @@ impl Key {
 
 impl Section {
     /// Declares a mapping with these keys.
-    pub(super) const fn new(
+    pub const fn new(
         name: &'static str,
         about: &'static str,
         keys: &'static [&'static [Key]],

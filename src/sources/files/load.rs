@@ -380,7 +380,7 @@ fn refuse(path: &Path, error: &io::Error, report: &mut Report) {
 }
 
 /// Reads a file. Returns `None` if it has reported a problem.
-fn read(path: &Path, max_bytes: u64, report: &mut Report) -> Option<Vec<u8>> {
+pub(super) fn read(path: &Path, max_bytes: u64, report: &mut Report) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     // One byte beyond the limit shows that the file is too long, regardless of the length that the file system reports.
     let enough = max_bytes.saturating_add(1);
@@ -392,7 +392,7 @@ fn read(path: &Path, max_bytes: u64, report: &mut Report) -> Option<Vec<u8>> {
 }
 
 /// Decodes a file's text. Returns `None` if it has reported a problem.
-fn decode(path: &Path, bytes: Vec<u8>, max_bytes: u64, report: &mut Report) -> Option<String> {
+pub(super) fn decode(path: &Path, bytes: Vec<u8>, max_bytes: u64, report: &mut Report) -> Option<String> {
     if bytes.len() as u64 > max_bytes {
         let message = format!("is longer than {}: split it, or raise MAX_RULES_FILE_BYTES", Bytes(max_bytes));
         report.refuse(path, message);

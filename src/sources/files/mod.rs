@@ -1,6 +1,8 @@
-//! Rules from files: finds and reads them, and notices changes.
+//! Rules from files: finds and reads them, and notices changes. The tokens of administrators come from a file, too.
 
 pub mod load;
+mod token;
+pub mod tokens;
 pub mod watch;
 mod yaml;
 

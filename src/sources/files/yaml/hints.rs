@@ -258,6 +258,10 @@ static HINTS: &[Hint] = &[
 
 /// Returns the message about a key that means nothing in its section.
 pub(super) fn stray(section: &Section, name: &str) -> (Severity, String) {
+    if !SECTIONS.iter().any(|of_rules| of_rules.is(section)) {
+        // The terms of rules mean nothing in another file.
+        return (Severity::Error, unknown("key", name, &section.names().collect::<Vec<_>>()));
+    }
     let homes: Vec<_> = SECTIONS.iter().filter(|home| home.key(name).is_some()).map(|home| home.name).collect();
     if !homes.is_empty() {
         return (Severity::Warning, format!("does nothing here; it belongs in {}", homes.join(" or ")));

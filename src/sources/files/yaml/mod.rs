@@ -15,9 +15,11 @@ mod reader;
 mod scalar;
 mod schema;
 mod syntax;
+mod tokens;
 
 pub(super) use place::is_rules_file;
 pub use schema::schema;
+pub(super) use tokens::tokens;
 
 use std::path::Path;
 use std::sync::Arc;
