@@ -1,43 +1,100 @@
--- Reads and changes the adjustments. They are stored as one text, so readers never see a partial change, and each
--- writer sees the changes of earlier writers. The twin of src/shared/adjustment/board.rs.
+-- Reads and changes the adjustments, and keeps the audit trail. The adjustments are stored as one text, so readers
+-- never see a partial change, and each writer sees the changes of earlier writers. A change and its record are written
+-- together. The twin of src/shared/adjustment/board.rs.
 --
 -- KEYS[1]  the version, a number that changes with the text; readers ask for it first
 -- KEYS[2]  the text: a line for each adjustment with its start and end (ms since the epoch), its ID and its content,
 --          separated by spaces
--- ARGV[1]  the command: read, begin or end
--- ARGV[2]  the ID of the adjustment to begin or end
--- ARGV[3]  the duration of the adjustment to begin (ms)
--- ARGV[4]  its content, without a line end
+-- KEYS[3]  the trail of changes: a list of records, the newest last. Each is its time (ms since the epoch), its action,
+--          the ID of the adjustment or a dash, and a note in JSON, separated by spaces; then a line end, and the
+--          content of the adjustment
+-- KEYS[4]  the trail of refusals, of the same form: separate, so that many refusals do not displace changes
+-- ARGV[1]  the command: read, begin, end, sweep (remove the adjustments that are over), record or trail
+-- ARGV[2]  the ID of the adjustment to begin or end; the action to record; the most records of each trail to return
+-- ARGV[3]  the duration of the adjustment to begin (ms); the age of the record (ms)
+-- ARGV[4]  the content of the adjustment to begin, without a line end
 -- ARGV[5]  the most adjustments
--- reply    the time, the outcome, the version, and the text
-local command, id, content = ARGV[1], ARGV[2], ARGV[4]
+-- ARGV[6]  the note to record, without a line end
+-- reply    the time, the outcome, the version, and the text; to record, only the time and the outcome; to trail, the
+--          time, the outcome, and the records of each trail
+local command, id, content, note = ARGV[1], ARGV[2], ARGV[4], ARGV[6] or '{}'
 local lasts, most = tonumber(ARGV[3]), tonumber(ARGV[5])
+-- The bounds of src/shared/adjustment/audit.rs: the most records of changes and of refusals, and their lifetime (ms).
+local CHANGES, REFUSALS, KEPT = 2000, 500, 2592000000
+-- Adjustments that are over stay this long (ms) unless an instance removes them, which records their end.
+local GRACE = 86400000
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
--- Returns a stored text. A key of another type counts as missing: the next change replaces it.
-local function stored(key)
-  local found = redis.pcall('GET', key)
-  if type(found) ~= 'table' then
-    return found
+-- Returns the reply to a command, or nil if its key has another type. Raises any other error.
+local function attempt(...)
+  local reply = redis.pcall(...)
+  if type(reply) ~= 'table' or not reply.err then
+    return reply
   end
-  -- Raises any other error.
-  return not string.find(found.err, 'WRONGTYPE', 1, true) and redis.call('GET', key)
+  if not string.find(reply.err, 'WRONGTYPE', 1, true) then
+    return redis.call(...)
+  end
 end
 
-local version, lines = stored(KEYS[1]) or '0', stored(KEYS[2]) or ''
+-- Adds a record to a trail, and removes records that are too old or too many. A key of another type is replaced.
+local function record(trail, at, action, name, about, said)
+  local line = string.format('%.0f', at) .. ' ' .. action .. ' ' .. name .. ' ' .. about .. '\n' .. said
+  if not attempt('RPUSH', trail, line) then
+    redis.call('DEL', trail)
+    redis.call('RPUSH', trail, line)
+  end
+  redis.call('LTRIM', trail, trail == KEYS[3] and -CHANGES or -REFUSALS, -1)
+  -- Some for each record suffice, because each record adds one.
+  for _ = 1, 10 do
+    local oldest = redis.call('LINDEX', trail, 0)
+    local time = oldest and tonumber(string.match(oldest, '^(%d+) '))
+    if not oldest or time and time + KEPT > now then
+      break
+    end
+    redis.call('LTRIM', trail, 1, -1)
+  end
+  redis.call('PEXPIRE', trail, KEPT)
+end
+
+-- Returns the newest records of a trail, the newest first. Asks for each: decisions need no command that returns many.
+local function newest(trail)
+  local found = {}
+  for place = 1, math.min(attempt('LLEN', trail) or 0, tonumber(id)) do
+    found[place] = redis.call('LINDEX', trail, -place)
+  end
+  return found
+end
+
+if command == 'trail' then
+  return {now, 'trail', newest(KEYS[3]), newest(KEYS[4])}
+end
+if command == 'record' then
+  local trail = id == 'refused' and KEYS[4] or KEYS[3]
+  -- The command may be a repetition, after a lost reply. Each note is unique.
+  for place = 1, math.min(attempt('LLEN', trail) or 0, 20) do
+    if string.find(redis.call('LINDEX', trail, -place), note, 1, true) then
+      return {now, 'same'}
+    end
+  end
+  record(trail, math.max(now - lasts, 0), id, '-', note, '')
+  return {now, 'done'}
+end
+
+-- A key of another type counts as missing: the next change replaces it.
+local version, lines = attempt('GET', KEYS[1]) or '0', attempt('GET', KEYS[2]) or ''
 -- The largest exact whole number in a double, and the upper bound of LASTS in src/engine/adjustment/mod.rs.
 local LARGEST, LONGEST = 9007199254740991, 604800000
 if not string.find(version, '^%d+$') or tonumber(version) > LARGEST then
   version = '0'
 end
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 if command == 'read' then
   return {now, 'read', version, lines}
 end
 
-local outcome = command == 'end' and 'unknown' or 'done'
+local outcome = ({begin = 'done', sweep = 'read'})[command] or 'unknown'
 local kept, latest = {}, now
-local unread = {}
+local unread, over, own = {}, {}, nil
 for line in string.gmatch(lines, '[^\n]+') do
   local since, ends, name, said = string.match(line, '^(%d+) (%d+) (%S+) (.*)$')
   since, ends = tonumber(since), tonumber(ends)
@@ -59,10 +116,14 @@ for line in string.gmatch(lines, '[^\n]+') do
     end
     if is_it and command == 'end' then
       outcome = 'done'
+      own = {now, 'ended', name, note, said}
     else
       kept[#kept + 1] = string.format('%.0f %.0f %s %s\n', since, ends, name, said)
       latest = math.max(latest, ends)
     end
+  else
+    over[#over + 1] = {ends, 'expired', name, '{}', said}
+    outcome = command == 'sweep' and 'done' or outcome
   end
 end
 if command == 'begin' and outcome == 'done' then
@@ -71,18 +132,25 @@ if command == 'begin' and outcome == 'done' then
   else
     kept[#kept + 1] = string.format('%.0f %.0f %s %s\n', now, now + lasts, id, content)
     latest = math.max(latest, now + lasts)
+    own = {now, 'began', id, note, content}
   end
 end
 if outcome == 'done' then
+  -- First, because Redis may refuse to write: then nothing has changed.
+  over[#over + 1] = own
+  for _, one in ipairs(over) do
+    record(KEYS[3], unpack(one))
+  end
+  local ttl = #kept > 0 and latest - now + GRACE or 0
   if #unread > 0 then
     local left = redis.call('PTTL', KEYS[2])
-    latest = math.max(latest, now + math.min(left > 0 and left or LONGEST, LONGEST))
+    ttl = math.max(ttl, math.min(left > 0 and left or LONGEST, LONGEST + GRACE))
   end
   lines = table.concat(kept) .. table.concat(unread)
   if #lines > 0 then
     -- Based on the clock, so the version differs from all those before the key expired.
     version = string.format('%.0f', math.max(version + 1, clock[1] * 1000000 + clock[2]))
-    local ttl = string.format('%.0f', latest - now)
+    ttl = string.format('%.0f', ttl)
     redis.call('SET', KEYS[1], version, 'PX', ttl)
     redis.call('SET', KEYS[2], lines, 'PX', ttl)
   else

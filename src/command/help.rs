@@ -11,7 +11,7 @@ pub(super) const SETTINGS: &str = "help-settings";
 const GROUPS: &[(&str, &[&str])] = &[
     ("Serve", &["serve", "demo", "health"]),
     ("Ask", &["ask", "explain"]),
-    ("See", &["top", "bans", "replicas", "usage", "counter", "adjustments"]),
+    ("See", &["top", "bans", "replicas", "usage", "counter", "adjustments", "audit"]),
     ("Change", &["adjust", "scale", "promote"]),
     ("Work with files", &["check", "replay", "schema"]),
     ("Look up", &["settings", "metrics", "completions", "man"]),
@@ -178,6 +178,16 @@ const EXAMPLES: &[(&str, &[Example])] = &[
     (
         "tollgate adjustments",
         &[("List the adjustments of a Redis", "tollgate adjustments --rules rules --redis-url redis://localhost:6379")],
+    ),
+    (
+        "tollgate audit",
+        &[
+            (
+                "Show who changed what in the last week, from Redis",
+                "tollgate audit --days 7 --redis-url localhost:6379",
+            ),
+            ("Ask a running service", "tollgate audit --address localhost:8080"),
+        ],
     ),
     ("tollgate schema", &[("Save the schema for editors", "tollgate schema > rules.schema.json")]),
     ("tollgate settings", &[("Read about a setting", "tollgate settings | grep REDIS_POOL")]),

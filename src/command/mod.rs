@@ -27,7 +27,7 @@ use self::ask::{explain, health};
 use self::findings::Findings;
 use self::live::{bans, top};
 use self::output::{errln, print};
-use self::redis::{adjustment, counter, fleet, usage};
+use self::redis::{adjustment, audit, counter, fleet, usage};
 use self::reference::Translated;
 use self::rules::{check, promote, replay};
 use crate::engine::printable::printable_lines;
@@ -78,6 +78,7 @@ enum Command {
     Adjust(adjustment::Adjust),
     #[command(visible_alias = "overrides")]
     Adjustments(adjustment::Adjustments),
+    Audit(Box<audit::Audit>),
     /// Print the JSON Schema of rules files, with which editors complete and check them.
     ///
     /// An editor with yaml-language-server reads it if the file's first line is this comment:
@@ -153,6 +154,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Scale(scale) => adjustment::scale(*scale),
         Command::Adjust(adjust) => adjustment::adjust(adjust),
         Command::Adjustments(adjustments) => adjustment::list(adjustments),
+        Command::Audit(audit) => audit::run(*audit),
         Command::Schema => print(&format!("{:#}\n", crate::sources::files::schema())),
         Command::Settings => print(&settings::page()),
         Command::Metrics => metrics::page().map_err(Into::into).and_then(|page| print(&page)),
@@ -179,6 +181,7 @@ impl Command {
             Command::Adjust(adjust) => adjust.errors(),
             Command::Adjustments(adjustments) => adjustments.errors(),
             Command::Explain(explain) => explain.errors(),
+            Command::Audit(audit) => audit.errors(),
             _ => Vec::new(),
         }
     }

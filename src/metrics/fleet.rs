@@ -1,6 +1,6 @@
 //! Metrics of the state that a fleet shares: its instances, and the adjustments in force.
 
-use prometheus::IntGaugeVec;
+use prometheus::{IntCounter, IntGaugeVec};
 
 use super::declaration::Metrics;
 use super::register::Register;
@@ -13,6 +13,7 @@ pub(super) struct FleetMetrics {
     adjustments: IntGaugeVec,
     /// By whether their rules are the same as ours.
     replicas: IntGaugeVec,
+    lost_audit_records: IntCounter,
 }
 
 /// Numbers of instances in the fleet, by whether they have the same rules as this one.
@@ -51,6 +52,10 @@ impl FleetMetrics {
                 &["rules"],
                 &ReplicaCounts::default().each().map(|(rules, _)| rules),
             )?,
+            lost_audit_records: register.counter(
+                "audit_records_lost_total",
+                "Records of the audit trail that were lost, because the store was down for long. Each is in the log.",
+            )?,
         })
     }
 }
@@ -63,6 +68,11 @@ impl Metrics {
             counts.iter_mut().filter(|(name, _)| *name == effect).for_each(|(_, count)| *count += 1);
         }
         counts.iter().for_each(|(name, count)| self.fleet.adjustments.with_label_values(&[*name]).set(*count));
+    }
+
+    /// Records that records of the audit trail were lost.
+    pub fn record_lost_audit_records(&self, records: u64) {
+        self.fleet.lost_audit_records.inc_by(records);
     }
 
     /// Records the number of instances in the fleet.

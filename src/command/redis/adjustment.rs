@@ -26,7 +26,7 @@ use crate::store::redis::topology::route::Route;
 use crate::telemetry::{self, LogFormat, LogLevels, Logs};
 
 /// Role of commands in the log.
-const ROLE: &str = "command";
+pub(super) const ROLE: &str = "command";
 
 /// Fields of an adjustment in CSV.
 const FIELDS: [&str; 13] = [

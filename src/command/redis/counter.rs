@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::bail;
 use clap::{Args, Subcommand};
@@ -9,13 +10,17 @@ use serde::Serialize;
 
 use super::adjustment;
 use super::place::Place;
-use crate::command::output::{Format, RowsOutput, csv, print};
-use crate::engine::descriptor::Override;
+use crate::command::output::{Format, RowsOutput, csv, errln, print};
+use crate::engine::descriptor::{Entry, Override};
 use crate::engine::plan::PlanOptions;
 use crate::engine::printable::printable_lines;
-use crate::inspect::{self, Action, CounterOf};
-use crate::settings::SettingsError;
+use crate::inspect::{self, Action, Counter, CounterOf};
+use crate::settings::{Environment, SettingsError};
+use crate::shared::adjustment::audit::{self, Note};
+use crate::shared::adjustment::redis::RedisAdjustments;
 use crate::store::redis::replicas::RedisReplicas;
+use crate::store::redis::topology::config::RedisConfig;
+use crate::store::redis::topology::route::Route;
 use crate::store::redis::{self, RedisStore};
 use crate::telemetry::{self, LogFormat, LogLevels};
 
@@ -124,14 +129,39 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
     match asked {
         Asked::Store(action) => {
             let adjustments = adjustment::in_force(&redis).await;
+            let (config, of) = (redis.clone(), (descriptor.domain.clone(), descriptor.entries.clone()));
             let store = RedisStore::start(redis, Box::new(|_| {})).await?;
             let rules = (&rules, Some(&adjustments));
-            show(&inspect::act(action, rules, &options, &store, descriptor, timeout).await?, format)
+            let counters = inspect::act(action, rules, &options, &store, descriptor, timeout).await?;
+            if action == Action::Reset {
+                record(config, of, &counters).await;
+            }
+            show(&counters, format)
         }
         Asked::Replica => {
             let replicas = RedisReplicas::new(redis)?;
             show(&inspect::peek_at_replicas(&rules, &options, &replicas, descriptor).await?, format)
         }
+    }
+}
+
+/// Records the reset in the audit trail. It is done, even if this fails.
+async fn record(redis: RedisConfig, (domain, entries): (String, Vec<Entry>), counters: &[Counter]) {
+    let rules: Vec<&str> = counters.iter().map(|counter| counter.rule.as_str()).collect();
+    let note = Note {
+        who: Environment::of_process().get("USER").map(str::to_owned),
+        role: Some(adjustment::ROLE.to_owned()),
+        domain: Some(domain),
+        entries,
+        effect: Some(format!("counters of {}", rules.join(", "))),
+        ..Note::default()
+    };
+    let recorded = match Route::start(redis) {
+        Ok(route) => RedisAdjustments::new(&route).record(audit::Action::Reset, Duration::ZERO, &note.ready()).await,
+        Err(error) => return errln!("warning: the reset is not in the audit trail: {error}"),
+    };
+    if let Err(error) = recorded {
+        errln!("warning: the reset is not in the audit trail: {error}");
     }
 }
 

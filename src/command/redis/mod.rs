@@ -1,6 +1,7 @@
 //! Commands that work on Redis, without the service.
 
 pub(crate) mod adjustment;
+pub(crate) mod audit;
 pub(crate) mod check;
 pub(crate) mod counter;
 pub(crate) mod fleet;

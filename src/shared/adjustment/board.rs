@@ -5,12 +5,14 @@
 //! request with the same ID and content has no second effect. A change with a lost reply can therefore be requested
 //! again.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::engine::adjustment::{Adjustment, Id, InForce, MOST, Proposal};
+use super::audit::{Action, KEPT, MOST_CHANGES, MOST_REFUSALS, Note, Record, Trail};
+use crate::engine::adjustment::{Adjustment, Id, InForce, MOST, Proposal, Written};
 use crate::engine::clock::Clock;
 use crate::store::memory::SystemClock;
 
@@ -19,10 +21,12 @@ use crate::store::memory::SystemClock;
 pub enum Command<'c> {
     /// Read the adjustments.
     Read,
-    /// Begin an adjustment.
-    Begin(&'c Proposal),
-    /// End an adjustment.
-    End(&'c Id),
+    /// Begin an adjustment, and record this.
+    Begin(&'c Proposal, &'c Note),
+    /// End an adjustment, and record this.
+    End(&'c Id, &'c Note),
+    /// Remove the adjustments that are over, and record the end of each. Whichever instance asks first does it for all.
+    Sweep,
 }
 
 /// The outcome of a command.
@@ -89,6 +93,27 @@ impl<C: Clock> MemoryAdjustments<C> {
     pub fn ask(&self, known: u64, command: Command<'_>) -> Reply {
         self.board.lock().ask(self.clock.now(), known, command)
     }
+
+    /// Adds a record of this age to the trail.
+    pub(super) fn record(&self, action: Action, age: Duration, note: &Note) {
+        let now = self.clock.now();
+        let at_ms = now.saturating_sub(u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
+        self.board.lock().record(now, action, Record::kept(at_ms, action, "-", (&note.json(), "")));
+    }
+
+    /// Returns the newest records of each trail, at most `most` of each, the newest first.
+    pub fn trail(&self, most: usize) -> Trail {
+        let board = self.board.lock();
+        let newest = |trail: &VecDeque<String>| -> Vec<Record> {
+            trail.iter().rev().take(most).filter_map(|kept| Record::parse(kept)).collect()
+        };
+        Trail { now_ms: self.clock.now(), records: [newest(&board.changes), newest(&board.refusals)].concat() }
+    }
+
+    /// Returns the trail of changes as it is kept, the oldest first.
+    pub fn kept_changes(&self) -> Vec<String> {
+        self.board.lock().changes.iter().cloned().collect()
+    }
 }
 
 /// The adjustments, and the commands on them. The twin of `lua/adjustments.lua`.
@@ -96,6 +121,8 @@ impl<C: Clock> MemoryAdjustments<C> {
 struct Board {
     version: u64,
     list: Vec<Adjustment>,
+    changes: VecDeque<String>,
+    refusals: VecDeque<String>,
 }
 
 impl Board {
@@ -103,29 +130,59 @@ impl Board {
         let outcome = match command {
             Command::Read if self.version == known => return Reply::unchanged(known),
             Command::Read => Outcome::Read,
-            Command::Begin(proposal) => self.change(now, |list| begin(list, proposal, now)),
-            Command::End(id) => self.change(now, |list| match list.iter().position(|one| one.id == *id) {
-                Some(place) => {
-                    list.remove(place);
-                    Outcome::Done
-                }
-                None => Outcome::Unknown,
+            Command::Begin(proposal, note) => self.change(now, |list| begin(list, (proposal, note), now)),
+            Command::End(id, note) => self.change(now, |list| match list.iter().position(|one| one.id == *id) {
+                Some(place) => (Outcome::Done, Some(kept(now, Action::Ended, &list.remove(place), note))),
+                None => (Outcome::Unknown, None),
             }),
+            Command::Sweep => match self.list.iter().any(|one| set_back(one, now).until_ms <= now) {
+                true => self.change(now, |_| (Outcome::Done, None)),
+                false => Outcome::Read,
+            },
         };
         Reply { outcome, now_ms: now, version: self.version, adjustments: self.list.clone(), unreadable: 0 }
     }
 
-    /// Changes the adjustments that have not ended. If nothing changes, the ended ones stay too.
-    fn change(&mut self, now: u64, change: impl FnOnce(&mut Vec<Adjustment>) -> Outcome) -> Outcome {
-        let mut list: Vec<Adjustment> = self.list.iter().map(|one| set_back(one, now)).collect();
-        list.retain(|one| one.until_ms > now);
-        let outcome = change(&mut list);
+    /// Changes the adjustments that have not ended, and records the end of the others. If nothing changes, the ended
+    /// ones stay too.
+    fn change(
+        &mut self,
+        now: u64,
+        change: impl FnOnce(&mut Vec<Adjustment>) -> (Outcome, Option<(Action, String)>),
+    ) -> Outcome {
+        let list = self.list.iter().map(|one| set_back(one, now));
+        let (mut list, over): (Vec<Adjustment>, Vec<Adjustment>) = list.partition(|one| one.until_ms > now);
+        let (outcome, record) = change(&mut list);
         if outcome == Outcome::Done {
             self.version = if list.is_empty() { 0 } else { (self.version + 1).max(now * 1_000) };
             self.list = list;
+            let over = over.iter().map(|one| kept(one.until_ms, Action::Expired, one, &Note::default()));
+            for (action, record) in over.chain(record) {
+                self.record(now, action, record);
+            }
         }
         outcome
     }
+
+    fn record(&mut self, now: u64, action: Action, kept: String) {
+        let (trail, most) = match action {
+            Action::Refused => (&mut self.refusals, MOST_REFUSALS),
+            _ => (&mut self.changes, MOST_CHANGES),
+        };
+        trail.push_back(kept);
+        let lifetime = u64::try_from(KEPT.as_millis()).unwrap_or(u64::MAX);
+        let is_old = |kept: &String| Record::parse(kept).is_none_or(|record| record.at_ms + lifetime <= now);
+        while trail.len() > most || trail.front().is_some_and(is_old) {
+            trail.pop_front();
+        }
+    }
+}
+
+/// Returns the record of an action with an adjustment.
+fn kept(at_ms: u64, action: Action, adjustment: &Adjustment, note: &Note) -> (Action, String) {
+    // Cannot fail, since there are only strings and numbers.
+    let content = serde_json::to_string(&Written::from(&adjustment.content)).unwrap_or_default();
+    (action, Record::kept(at_ms, action, adjustment.id.as_str(), (&note.json(), &content)))
 }
 
 /// Returns the adjustment. If the clock was set back to before its start, it is moved to start now.
@@ -134,16 +191,23 @@ fn set_back(one: &Adjustment, now: u64) -> Adjustment {
     Adjustment { since_ms: one.since_ms - ahead, until_ms: one.until_ms - ahead, ..one.clone() }
 }
 
-fn begin(list: &mut Vec<Adjustment>, Proposal { id, content, lasts }: &Proposal, now: u64) -> Outcome {
+fn begin(
+    list: &mut Vec<Adjustment>,
+    (Proposal { id, content, lasts }, note): (&Proposal, &Note),
+    now: u64,
+) -> (Outcome, Option<(Action, String)>) {
     if let Some(known) = list.iter().find(|one| one.id == *id) {
-        return if known.content == *content && known.lasts() == *lasts { Outcome::Same } else { Outcome::Taken };
+        let is_same = known.content == *content && known.lasts() == *lasts;
+        return (if is_same { Outcome::Same } else { Outcome::Taken }, None);
     }
     if list.len() >= MOST {
-        return Outcome::Full;
+        return (Outcome::Full, None);
     }
     let until_ms = now + u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX);
-    list.push(Adjustment { id: id.clone(), content: content.clone(), since_ms: now, until_ms });
-    Outcome::Done
+    let begun = Adjustment { id: id.clone(), content: content.clone(), since_ms: now, until_ms };
+    let record = kept(now, Action::Began, &begun, note);
+    list.push(begun);
+    (Outcome::Done, Some(record))
 }
 
 /// Returns the remaining duration of an adjustment in this reply. Never longer than its full duration, whatever time

@@ -5,6 +5,7 @@
 //! answer, the adjustments read last stay in force until they end. This process measures that by its own clock, so a
 //! jump of the store's clock cannot prolong them.
 
+pub mod audit;
 pub mod board;
 pub mod redis;
 mod store;
@@ -31,6 +32,7 @@ use crate::engine::rules::{Allowance, Budget, Domain, Rule, Rules};
 use crate::limiter::Limiter;
 use crate::metrics::Metrics;
 use crate::store::Store;
+use audit::{Audit, Note};
 use board::{Command, Outcome, Reply, remaining};
 
 pub use store::AdjustmentStore;
@@ -45,7 +47,10 @@ pub const POLL: Duration = Duration::from_millis(500);
 pub struct Adjustments<S> {
     limiter: Arc<Limiter<S>>,
     metrics: Arc<Metrics>,
-    store: AdjustmentStore,
+    store: Arc<AdjustmentStore>,
+    audit: Arc<Audit>,
+    /// Name of this instance in the audit trail; `None` for a command.
+    instance: Option<String>,
     /// Held from asking the store until its reply is in force, to keep an older reply from following a newer one.
     asking: tokio::sync::Mutex<()>,
     held: Mutex<Held>,
@@ -137,17 +142,38 @@ impl AdjustmentError {
     }
 }
 
+impl<S> Adjustments<S> {
+    /// Returns the audit trail.
+    pub fn audit(&self) -> &Arc<Audit> {
+        &self.audit
+    }
+
+    /// Returns the name of this instance in the audit trail.
+    pub fn instance(&self) -> Option<&str> {
+        self.instance.as_deref()
+    }
+}
+
 impl<S: Store> Adjustments<S> {
     /// Returns the adjustments of this limiter's limits. None is in force before the first [`Adjustments::read`].
     pub fn new(limiter: Arc<Limiter<S>>, metrics: Arc<Metrics>, store: AdjustmentStore) -> Adjustments<S> {
+        let store = Arc::new(store);
         Adjustments {
+            audit: Arc::new(Audit::new(Arc::clone(&store), Arc::clone(&metrics))),
             limiter,
             metrics,
             store,
+            instance: None,
             asking: tokio::sync::Mutex::default(),
             held: Mutex::default(),
             changed: Notify::new(),
         }
+    }
+
+    /// Names this instance in the audit trail.
+    #[must_use]
+    pub fn of_instance(self, instance: String) -> Adjustments<S> {
+        Adjustments { instance: Some(instance), ..self }
     }
 
     /// Reads the adjustments once, and puts them in force.
@@ -173,8 +199,17 @@ impl<S: Store> Adjustments<S> {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            // The error is logged, and the next read tries again.
-            let _ = self.read().await;
+            // The error is logged, and the next one tries again.
+            let _ = self.ask(self.next_command()).await;
+        }
+    }
+
+    /// Returns how the adjustments are read next. If one is over, the store removes it, which records its end once for
+    /// the fleet.
+    fn next_command(&self) -> Command<'static> {
+        match self.held.lock().list.iter().any(|entry| entry.has_ended) {
+            true => Command::Sweep,
+            false => Command::Read,
         }
     }
 
@@ -207,7 +242,7 @@ impl<S: Store> Adjustments<S> {
             None => None,
         };
         let unavailable = |cause| AdjustmentError::unavailable(&proposal.id, cause);
-        let reply = self.ask(Command::Begin(&proposal)).await.map_err(unavailable)?;
+        let reply = self.ask(Command::Begin(&proposal, &self.note(role))).await.map_err(unavailable)?;
         match reply.outcome {
             Outcome::Taken => return Err(AdjustmentError::Taken(proposal.id)),
             Outcome::Full => return Err(AdjustmentError::Full),
@@ -227,12 +262,17 @@ impl<S: Store> Adjustments<S> {
     pub async fn end(&self, id: &Id, By { who, why, role }: By<'_>) -> Result<(), AdjustmentError> {
         check_words(who, why)?;
         let unavailable = |cause| AdjustmentError::unavailable(id, cause);
-        let reply = self.ask(Command::End(id)).await.map_err(unavailable)?;
+        let note = Note { who: Some(who.to_owned()), why: Some(why.to_owned()), ..self.note(role) };
+        let reply = self.ask(Command::End(id, &note)).await.map_err(unavailable)?;
         if reply.outcome == Outcome::Unknown {
             return Err(AdjustmentError::Unknown(id.clone()));
         }
         tracing::warn!(%id, who, why, role, "an operator has ended an adjustment");
         Ok(())
+    }
+
+    fn note(&self, role: &str) -> Note {
+        Note { role: Some(role.to_owned()), instance: self.instance.clone(), ..Note::default() }
     }
 
     /// Returns the number of adjustments in force.

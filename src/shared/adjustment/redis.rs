@@ -2,8 +2,11 @@
 //! separate connection, so no request waits for them. A reader asks for the version, and for the text only if that has
 //! changed.
 
+use std::time::Duration;
+
 use deadpool_redis::redis::{Cmd, Value, cmd};
 
+use super::audit::{Action, Note, Record, Trail};
 use super::board::{Command, Outcome, Reply};
 use crate::engine::adjustment::{Adjustment, Id, LASTS, MOST, Written};
 use crate::engine::algorithm::MAX_HITS;
@@ -17,14 +20,16 @@ pub(crate) const SOURCE: &str = include_str!("../../../lua/adjustments.lua");
 
 /// The store of the fleet's adjustments.
 pub struct RedisAdjustments {
-    /// The first key is for the version, the second for the text.
+    /// The keys are for the version, the text, the trail of changes and that of refusals.
     exchange: Exchange,
 }
 
 impl RedisAdjustments {
     /// Returns the store of the service over this route, without asking Redis yet.
     pub fn new(route: &Route) -> RedisAdjustments {
-        RedisAdjustments { exchange: Exchange::new(route, SOURCE, ("adjustments", &["version", "list"])) }
+        RedisAdjustments {
+            exchange: Exchange::new(route, SOURCE, ("adjustments", &["version", "list", "audit", "refused"])),
+        }
     }
 
     /// Executes a command. `known` is the version that the caller knows.
@@ -36,10 +41,10 @@ impl RedisAdjustments {
         match command {
             Command::Read if self.version(&mut turn).await? == Some(known) => return Ok(Reply::unchanged(known)),
             Command::Read => return self.read(&mut turn).await,
-            Command::Begin(_) | Command::End(_) => self.exchange.admit_change()?,
+            Command::Begin(..) | Command::End(..) | Command::Sweep => self.exchange.admit_change()?,
         }
         let reply = match command {
-            Command::End(id) => self.end(&mut turn, id).await?,
+            Command::End(id, note) => self.end(&mut turn, id, note).await?,
             // A repeated command finds the same adjustment, and says so.
             command => read(turn.send(&self.call(command), Repeat::Allowed).await?)?,
         };
@@ -52,10 +57,35 @@ impl RedisAdjustments {
         read(turn.send(&self.call(Command::Read), Repeat::Allowed).await?)
     }
 
+    /// Adds a record of this age to the audit trail.
+    ///
+    /// # Errors
+    /// If Redis does not answer within the timeout of the configuration, or rejects the command.
+    pub async fn record(&self, action: Action, age: Duration, note: &Note) -> Result<(), StoreError> {
+        let age_ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+        let mut call = self.exchange.call();
+        call.arg("record").arg(action.name()).arg(age_ms).arg("").arg("").arg(note.json());
+        let mut turn = self.exchange.turn().await;
+        self.exchange.admit_change()?;
+        turn.send(&call, Repeat::Allowed).await?;
+        // A failover that began meanwhile may lose the record.
+        self.exchange.admit_change()
+    }
+
+    /// Returns the newest records of the audit trail: at most `most` changes, and as many refusals.
+    ///
+    /// # Errors
+    /// If Redis does not answer within the timeout of the configuration, or rejects the command.
+    pub async fn trail(&self, most: usize) -> Result<Trail, StoreError> {
+        let mut call = self.exchange.call();
+        call.arg("trail").arg(most);
+        trail(&self.exchange.turn().await.send(&call, Repeat::Allowed).await?)
+    }
+
     /// Ends an adjustment. If the reply is lost, reads whether it was ended: a second command would find none.
-    async fn end(&self, turn: &mut Turn<'_>, id: &Id) -> Result<Reply, StoreError> {
+    async fn end(&self, turn: &mut Turn<'_>, id: &Id, note: &Note) -> Result<Reply, StoreError> {
         let has = |reply: &Reply| reply.in_force().iter().any(|one| one.id == *id);
-        let call = self.call(Command::End(id));
+        let call = self.call(Command::End(id, note));
         let before = self.read(turn).await?;
         let lost = match turn.send(&call, Repeat::Never).await {
             Err(fault @ (Fault::Lost(_) | Fault::Silent(_))) => fault,
@@ -89,14 +119,17 @@ impl RedisAdjustments {
             Command::Read => {
                 call.arg("read");
             }
-            Command::Begin(proposal) => {
+            Command::Begin(proposal, note) => {
                 let lasts_ms = u64::try_from(proposal.lasts.as_millis()).unwrap_or(u64::MAX);
                 // Cannot fail, since there are only strings and numbers.
                 let content = serde_json::to_string(&Written::from(&proposal.content)).unwrap_or_default();
-                call.arg("begin").arg(proposal.id.as_str()).arg(lasts_ms).arg(content).arg(MOST);
+                call.arg("begin").arg(proposal.id.as_str()).arg(lasts_ms).arg(content).arg(MOST).arg(note.json());
             }
-            Command::End(id) => {
-                call.arg("end").arg(id.as_str());
+            Command::End(id, note) => {
+                call.arg("end").arg(id.as_str()).arg("").arg("").arg("").arg(note.json());
+            }
+            Command::Sweep => {
+                call.arg("sweep");
             }
         }
         call
@@ -131,6 +164,20 @@ fn read(reply: Value) -> Result<Reply, StoreError> {
         adjustments: all.into_iter().flatten().collect(),
         unreadable,
     })
+}
+
+/// Parses the reply with the trails. Records of another version are left out.
+fn trail(reply: &Value) -> Result<Trail, StoreError> {
+    let Value::Array(parts) = reply else { return Err(StoreError::Answer) };
+    let [Value::Int(now_ms), Value::BulkString(_), Value::Array(changes), Value::Array(refusals)] = &**parts else {
+        return Err(StoreError::Answer);
+    };
+    let record = |value: &Value| match value {
+        Value::BulkString(kept) => Record::parse(&String::from_utf8_lossy(kept)),
+        _ => None,
+    };
+    let records = changes.iter().chain(refusals).filter_map(record).collect();
+    Ok(Trail { now_ms: u64::try_from(*now_ms).map_err(|_| StoreError::Answer)?, records })
 }
 
 fn number(text: &[u8]) -> Result<u64, StoreError> {

@@ -1,0 +1,126 @@
+//! `tollgate audit`: who changed what, from Redis or from a running service.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use serde::Deserialize;
+
+use crate::command::live::admin_port::{AdminPort, http_address};
+use crate::command::output::{Format, RowsOutput, csv, print};
+use crate::engine::printable::printable;
+use crate::settings::{SettingsError, StoreSettings};
+use crate::shared::adjustment::audit::{KEPT, MOST_CHANGES, Record, Shown, newest};
+use crate::shared::adjustment::redis::RedisAdjustments;
+use crate::store::redis::topology::route::Route;
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Fields of a record in CSV.
+const FIELDS: [&str; 10] = ["at", "action", "target", "effect", "who", "role", "why", "reason", "id", "instance"];
+
+/// Show who changed what in the last 30 days, and whom it was refused.
+///
+/// Lists adjustments that began, were ended or expired, resets of counters, changes of the log level, and tries that a
+/// token did not permit. Reads Redis, or with --address a running service, which needs ADMIN_API=true there and a token
+/// here.
+///
+/// Exits with 0 if they were listed, and with 1 if not.
+#[derive(Args)]
+pub(crate) struct Audit {
+    /// Number of days.
+    #[arg(long, value_name = "DAYS", default_value = "30",
+        value_parser = clap::value_parser!(u32).range(1..=(KEPT.as_secs() / DAY.as_secs()) as i64))]
+    days: u32,
+
+    /// Number of records, the newest first.
+    #[arg(long, short = 'n', value_name = "NUMBER", default_value = "200",
+        value_parser = clap::value_parser!(u16).range(1..=MOST_CHANGES as i64))]
+    limit: u16,
+
+    #[command(flatten)]
+    output: RowsOutput,
+
+    /// Address of a service's HTTP port: HOST:PORT, or a URL such as http://HOST:PORT. Unset: read Redis.
+    #[arg(long, short, value_name = "HOST:PORT", value_parser = http_address)]
+    address: Option<String>,
+
+    /// The service's ADMIN_TOKEN, ADMIN_READ_TOKEN, or a token of its ADMIN_TOKENS_FILE.
+    #[arg(long, env = "ADMIN_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+    admin_token: Option<String>,
+
+    /// Longest wait for the service.
+    #[arg(long, default_value = "5s", value_parser = humantime::parse_duration)]
+    timeout: Duration,
+
+    #[command(flatten)]
+    store: StoreSettings,
+}
+
+/// The answer of `GET /audit`.
+#[derive(Deserialize)]
+struct Answer {
+    entries: Vec<Shown>,
+    unavailable: Option<String>,
+}
+
+impl Audit {
+    /// Returns the errors in settings that clap does not detect.
+    pub(crate) fn errors(&self) -> Vec<SettingsError> {
+        self.store.redis().err().into_iter().collect()
+    }
+
+    async fn of_service(&self, address: &str) -> anyhow::Result<Vec<Shown>> {
+        let port = AdminPort { address, token: self.admin_token.as_deref(), timeout: self.timeout };
+        let path = format!("/audit?days={}&limit={}", self.days, self.limit);
+        let Some(Answer { entries, unavailable }) = port.get(&path).await? else {
+            bail!("{address} does not serve the audit trail: start the service with ADMIN_API=true");
+        };
+        match unavailable {
+            Some(why) => bail!("the audit trail cannot be read: {why}"),
+            None => Ok(entries),
+        }
+    }
+
+    async fn of_redis(&self) -> anyhow::Result<Vec<Shown>> {
+        let Some(redis) = self.store.redis()? else {
+            bail!(
+                "no REDIS_URL: the trail is in the service's memory; set REDIS_URL, or name the service by --address"
+            );
+        };
+        let adjustments = RedisAdjustments::new(&Route::start(redis)?);
+        let trail = adjustments.trail(self.limit.into()).await.context("the audit trail cannot be read")?;
+        let records: Vec<Record> = newest(trail, DAY * self.days, self.limit.into());
+        Ok(records.iter().map(|record| record.shown(|value| Some(value.into()))).collect())
+    }
+}
+
+#[tokio::main(flavor = "current_thread")]
+pub(crate) async fn run(audit: Audit) -> anyhow::Result<ExitCode> {
+    let records = match &audit.address {
+        Some(address) => audit.of_service(address).await?,
+        None => audit.of_redis().await?,
+    };
+    print(&match audit.output.format() {
+        Format::Json => serde_json::to_string(&records)? + "\n",
+        Format::Csv => csv(&FIELDS, &records)?,
+        Format::Text if records.is_empty() => format!("nothing was changed in the last {} days\n", audit.days),
+        Format::Text => records.iter().map(line).collect(),
+    })
+}
+
+/// Returns the record in one line.
+fn line(Shown { at, who, role, action, target, effect, why, reason, .. }: &Shown) -> String {
+    let words = [
+        Some(at.clone()),
+        Some(action.clone()),
+        effect.clone(),
+        Some(target.clone()),
+        who.as_ref().map(|who| format!("by {who}")),
+        role.as_ref().map(|role| format!("({role})")),
+    ];
+    let words: Vec<String> = words.into_iter().flatten().filter(|word| !word.is_empty()).collect();
+    let cause = reason.as_ref().or(why.as_ref()).map(|cause| format!(": {cause}")).unwrap_or_default();
+    format!("{}\n", printable(&format!("{}{cause}", words.join("  "))))
+}
