@@ -10,7 +10,8 @@ use axum::routing::any;
 use axum::{Extension, Json, Router};
 use serde_json::{Value, json};
 
-use super::admin::{Admin, AdminRole, Refusal, failed, refuse};
+use super::admin::{Admin, Refusal, failed, refuse};
+use super::client::{Change, Client};
 use super::json::whole;
 use crate::engine::adjustment::{Id, Written};
 use crate::observe::redaction::Values;
@@ -28,18 +29,20 @@ pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
 async fn all<S: Store>(
     State(admin): State<Arc<Admin<S>>>,
     method: Method,
-    Extension(role): Extension<AdminRole>,
+    Extension(client): Extension<Client>,
     body: Body,
 ) -> Result<Response, Refusal> {
-    role.may(&method)?;
     match method {
         Method::GET => {
             let list = serde_json::to_value(admin.adjustments().list()).map_err(failed)?;
-            Ok(Json(showing(admin.values(role), list)).into_response())
+            Ok(Json(showing(admin.values(&client), list)).into_response())
         }
         Method::POST => {
+            client.may(Change::Adjust(None))?;
             let written = written(&whole(body, (MOST_BYTES, "an adjustment")).await?)?;
-            let shown = admin.adjustments().begin(&written, role.name()).await?;
+            client.may(change(written.everything, written.domain.as_deref()))?;
+            let written = Written { who: client.who(&written.who), ..written };
+            let shown = admin.adjustments().begin(&written, client.role().name()).await?;
             Ok((StatusCode::CREATED, Json(shown)).into_response())
         }
         _ => Err(refuse(
@@ -55,20 +58,34 @@ async fn one<S: Store>(
     Path(id): Path<String>,
     method: Method,
     uri: Uri,
-    Extension(role): Extension<AdminRole>,
+    Extension(client): Extension<Client>,
 ) -> Result<Response, Refusal> {
-    role.may(&method)?;
     if method != Method::DELETE {
         return Err(refuse(StatusCode::METHOD_NOT_ALLOWED, "use DELETE to end it, GET /adjustments to list all"));
     }
+    client.may(Change::Adjust(None))?;
     let value = |name: &str| {
         let mut pairs = form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes());
         pairs.find(|(key, _)| key == name).map(|(_, value)| value.into_owned()).unwrap_or_default()
     };
-    let (who, why) = (value("who"), value("why"));
+    let (who, why) = (client.who(&value("who")), value("why"));
     let id = Id::parse(&id).ok_or_else(|| refuse(StatusCode::NOT_FOUND, "no adjustment has this id"))?;
-    admin.adjustments().end(&id, By { who: &who, why: &why, role: role.name() }).await?;
+    if client.domains().is_some() {
+        // What this instance knows may be half a second old.
+        let unavailable = |cause| AdjustmentError::unavailable(&id, cause);
+        admin.adjustments().read().await.map_err(unavailable)?;
+        let list = admin.adjustments().list();
+        let one = list.iter().find(|one| one.written.id.as_deref() == Some(id.as_str()));
+        let Written { everything, domain, .. } = &one.ok_or_else(|| AdjustmentError::Unknown(id.clone()))?.written;
+        client.may(change(*everything, domain.as_deref()))?;
+    }
+    admin.adjustments().end(&id, By { who: &who, why: &why, role: client.role().name() }).await?;
     Ok(Json(json!({ "ended": id.as_str() })).into_response())
+}
+
+/// Returns the change to limits of this domain. An adjustment that names no target is refused for that.
+fn change(everything: bool, domain: Option<&str>) -> Change<'_> {
+    if everything { Change::AdjustEverything } else { Change::Adjust(domain) }
 }
 
 /// Returns the list with the values of descriptors shown as `values` says.

@@ -1,12 +1,12 @@
-//! Permissions of clients that send the ADMIN_TOKEN or the ADMIN_READ_TOKEN.
+//! The administrators' paths together, and the state that they share.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use axum::http::{HeaderValue, Method, StatusCode, header};
-use axum::middleware::{from_fn_with_state, map_response};
+use axum::http::{Method, StatusCode};
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
 use serde_json::json;
@@ -14,11 +14,14 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 use super::adjustments;
+use super::audit;
 use super::candidates;
+use super::client::{AdminTokens, Change, Client, KnownClients};
 use super::counters;
 use super::explain;
 use super::fleet;
 use super::gate::{Gate, pass};
+use super::hosts::{Hosts, answer_to};
 use super::log_level;
 use super::top;
 use super::usage;
@@ -41,42 +44,6 @@ const SEPARATOR: &str = "+";
 /// Parameter after the domain: the limit that the request brings along.
 const LIMIT: &str = "@limit";
 
-/// Tokens of the roles. A role without a token is closed to everyone.
-#[derive(Clone, Debug, Default)]
-pub struct AdminTokens {
-    /// Token that permits everything.
-    pub admin: Option<String>,
-    /// Token that permits reading only.
-    pub reader: Option<String>,
-}
-
-/// Permissions of a client, by its token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AdminRole {
-    Admin,
-    Reader,
-}
-
-impl AdminRole {
-    /// Returns the name of the role in the log.
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            AdminRole::Admin => "admin",
-            AdminRole::Reader => "reader",
-        }
-    }
-
-    /// Refuses a client that may only read if the method changes something.
-    pub(super) fn may(self, method: &Method) -> Result<(), Refusal> {
-        match self {
-            AdminRole::Reader if !method.is_safe() => {
-                Err(refuse(StatusCode::FORBIDDEN, "the ADMIN_READ_TOKEN permits only reading: send the ADMIN_TOKEN"))
-            }
-            AdminRole::Admin | AdminRole::Reader => Ok(()),
-        }
-    }
-}
-
 /// Shared state of the administrators' paths, and the gate to them.
 pub struct Admin<S> {
     limiter: Arc<Limiter<S>>,
@@ -84,7 +51,9 @@ pub struct Admin<S> {
     fleet: Arc<Fleet<S>>,
     survey: Survey<S>,
     runtime: Handle,
-    gate: Arc<Gate>,
+    clients: KnownClients,
+    metrics: AdminMetrics,
+    hosts: Hosts,
     store_timeout: Duration,
     /// How values are shown to clients that may only read.
     reader_values: Values,
@@ -116,7 +85,9 @@ impl<S> Admin<S> {
             survey,
             usage,
             runtime,
-            gate: Arc::new(Gate::new(tokens, metrics)),
+            clients: KnownClients::new(tokens),
+            metrics,
+            hosts: Hosts::default(),
             store_timeout,
             reader_values: Values::Plain,
             explaining: Semaphore::new(1),
@@ -138,6 +109,17 @@ impl<S> Admin<S> {
         Admin { observing, ..self }
     }
 
+    /// Answers to these host names only.
+    #[must_use]
+    pub fn answering_to(self, hosts: Hosts) -> Admin<S> {
+        Admin { hosts, ..self }
+    }
+
+    /// Returns the clients, whose tokens may change.
+    pub fn clients(&self) -> KnownClients {
+        self.clients.clone()
+    }
+
     /// Changes the levels of this log.
     #[must_use]
     pub fn leveling(self, levels: LevelControl) -> Admin<S> {
@@ -156,12 +138,9 @@ impl<S> Admin<S> {
         &self.usage
     }
 
-    /// Returns how values are shown to a client of this role. Clients that may adjust limits see plain values.
-    pub(super) fn values(&self, role: AdminRole) -> &Values {
-        match role {
-            AdminRole::Admin => &Values::Plain,
-            AdminRole::Reader => &self.reader_values,
-        }
+    /// Returns how values are shown to a client. Clients that may change something see plain values.
+    pub(super) fn values(&self, client: &Client) -> &Values {
+        if client.may_change() { &Values::Plain } else { &self.reader_values }
     }
 
     pub(super) fn adjustments(&self) -> &Adjustments<S> {
@@ -197,24 +176,25 @@ impl<S> Admin<S> {
         &self.explaining
     }
 
-    pub(super) fn gate(&self) -> Arc<Gate> {
-        Arc::clone(&self.gate)
+    /// Returns the gate to the paths of administrators.
+    pub(super) fn gate(&self) -> Gate {
+        Gate::new(self.clients.clone(), self.metrics.clone(), Arc::clone(self.adjustments.audit()))
+            .of_instance(self.adjustments.instance())
+    }
+
+    /// Lets only clients through whose request is for a host of the setting.
+    pub(super) fn guard(&self, router: Router) -> Router {
+        router.layer(from_fn_with_state(self.hosts.clone(), answer_to))
     }
 }
 
-pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
-    let gate = admin.gate();
+pub(super) fn router<S: Store>(admin: Arc<Admin<S>>, gate: Arc<Gate>) -> Router {
     let router = counters::router(Arc::clone(&admin)).merge(explain::router(Arc::clone(&admin)));
     let router = router.merge(candidates::router(Arc::clone(&admin))).merge(fleet::router(Arc::clone(&admin)));
     let router = router.merge(usage::router(Arc::clone(&admin))).merge(what_if::router(Arc::clone(&admin)));
     let router = router.merge(adjustments::router(Arc::clone(&admin))).merge(log_level::router(Arc::clone(&admin)));
-    let router = router.merge(top::router(admin));
-    let router = router.route_layer(from_fn_with_state(gate, pass));
-    // Answers contain user names: no proxy or browser may cache them.
-    router.layer(map_response(async |mut response: Response| {
-        response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        response
-    }))
+    let router = router.merge(audit::router(Arc::clone(&admin))).merge(top::router(admin));
+    router.route_layer(from_fn_with_state(gate, pass))
 }
 
 /// An error answer: the status and the reason.
@@ -229,10 +209,23 @@ pub(super) fn failed(error: impl std::error::Error) -> Refusal {
     refuse(StatusCode::INTERNAL_SERVER_ERROR, error)
 }
 
+impl Refusal {
+    /// Returns the reason.
+    #[cfg(test)]
+    pub(super) fn reason(&self) -> &str {
+        &self.1
+    }
+}
+
+/// The reason of a refusal, an extension of its response for the audit trail.
+#[derive(Clone)]
+pub(super) struct Reason(pub(super) Arc<str>);
+
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let Refusal(status, reason) = self;
-        (status, Json(json!({ "error": reason }))).into_response()
+        let body = Json(json!({ "error": reason }));
+        (status, axum::Extension(Reason(reason.into())), body).into_response()
     }
 }
 
@@ -259,9 +252,11 @@ impl<S: Store> FromRequestParts<Arc<Admin<S>>> for Question {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, _: &Arc<Admin<S>>) -> Result<Question, Refusal> {
-        let role = parts.extensions.get::<AdminRole>();
-        let role = role.ok_or_else(|| refuse(StatusCode::INTERNAL_SERVER_ERROR, "no role was determined"))?;
-        role.may(&parts.method)?;
+        let client = parts.extensions.get::<Client>();
+        let client = client.ok_or_else(|| refuse(StatusCode::INTERNAL_SERVER_ERROR, "no client was determined"))?;
+        if !parts.method.is_safe() {
+            client.may(Change::Reset(None))?;
+        }
         question(parts.method.clone(), parts.uri.query().unwrap_or_default())
     }
 }

@@ -13,6 +13,7 @@
 //! A refused request is counted and logged before its delay, and its place among the delayed ones stays taken for a
 //! second, even if the client hangs up meanwhile.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,8 +26,11 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep};
 
-use super::admin::{AdminRole, AdminTokens, Refusal, refuse};
+use super::admin::{Reason, Refusal, refuse};
+use super::client::{Client, KnownClients, Standing};
 use crate::metrics::AdminMetrics;
+use crate::shared::adjustment::audit::{Action, Audit, Note};
+use crate::sources::files::tokens::Role;
 use crate::telemetry::Throttle;
 
 /// Number of wrong tokens that are answered at once.
@@ -38,36 +42,91 @@ const MOST_DELAYED: usize = 32;
 /// Longest path that is logged in bytes. An unauthorized client may send any ID in it.
 const PATH_BYTES: usize = 64;
 
+/// Refused tries of one holder that are recorded at once, and the time after which one more is. So a client that tries
+/// again and again does not displace the tries of others from the audit trail.
+const RECORDED: u32 = 5;
+const RECORD_EVERY: Duration = Duration::from_secs(60);
+/// Most holders whose refused tries are told apart.
+const MOST_HOLDERS: usize = 1_000;
+
 /// Address of the client at the other end of the connection, an extension of each request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer(pub(super) SocketAddr);
 
 /// Checks the tokens of requests to the administrators' paths.
 pub(super) struct Gate {
-    /// Hashes of the valid values of the header `Authorization`.
-    tokens: Vec<(AdminRole, blake3::Hash)>,
+    clients: KnownClients,
     metrics: AdminMetrics,
     /// Lines about refused requests, by result.
     refused: Throttle<&'static str>,
     wrong_tokens: WrongTokens,
+    audit: Arc<Audit>,
+    /// Name of this instance in the audit trail.
+    instance: Option<String>,
+    /// For each holder of a token, its allowance of recorded tries.
+    tries: Mutex<HashMap<String, Tries>>,
+}
+
+/// Refused tries of a holder.
+struct Tries {
+    allowance: Allowance,
+    /// Tries since the last record.
+    more: u64,
 }
 
 impl Gate {
-    pub(super) fn new(tokens: &AdminTokens, metrics: AdminMetrics) -> Gate {
-        let AdminTokens { admin, reader } = tokens;
-        let hash = |token: &String| blake3::hash(format!("Bearer {token}").as_bytes());
-        let admin = admin.as_ref().map(|token| (AdminRole::Admin, hash(token)));
-        let reader = reader.as_ref().map(|token| (AdminRole::Reader, hash(token)));
-        let tokens = admin.into_iter().chain(reader).collect();
-        Gate { tokens, metrics, refused: Throttle::default(), wrong_tokens: WrongTokens::new() }
+    pub(super) fn new(clients: KnownClients, metrics: AdminMetrics, audit: Arc<Audit>) -> Gate {
+        Gate {
+            clients,
+            metrics,
+            refused: Throttle::default(),
+            wrong_tokens: WrongTokens::new(),
+            audit,
+            instance: None,
+            tries: Mutex::default(),
+        }
     }
 
-    /// Returns the role of a client; `None` without a valid token. Compares hashes: the response time then reveals
-    /// nothing about a token.
-    fn role(&self, headers: &HeaderMap) -> Option<AdminRole> {
-        let given = headers.get(header::AUTHORIZATION)?;
-        let given = blake3::hash(given.as_bytes());
-        self.tokens.iter().find(|(_, token)| *token == given).map(|(role, _)| *role)
+    /// Names this instance in the audit trail.
+    pub(super) fn of_instance(self, instance: Option<&str>) -> Gate {
+        Gate { instance: instance.map(str::to_owned), ..self }
+    }
+
+    /// Returns the client, with the right to notice when its token changes; `None` without a valid token.
+    fn client(&self, headers: &HeaderMap) -> Option<Standing> {
+        self.clients.of(headers.get(header::AUTHORIZATION)?.as_bytes().strip_prefix(b"Bearer ")?)
+    }
+
+    /// Records in the audit trail that a client was refused what its token does not permit.
+    fn record_refusal(&self, client: &Client, about: &About, reason: &str) {
+        let more = {
+            let mut tries = self.tries.lock();
+            if tries.len() >= MOST_HOLDERS {
+                // Those that are full again are as new ones.
+                tries.retain(|_, tries| !tries.allowance.is_full());
+            }
+            let own = tries
+                .entry(client.holder().to_owned())
+                .or_insert_with(|| Tries { allowance: Allowance::new(RECORDED, RECORD_EVERY), more: 0 });
+            if !own.allowance.take() {
+                own.more += 1;
+                return;
+            }
+            std::mem::take(&mut own.more)
+        };
+        let more = if more == 0 { String::new() } else { format!(" (and {more} tries since the last record)") };
+        self.audit.record(
+            Action::Refused,
+            Note {
+                who: Some(client.holder().to_owned()),
+                role: Some(client.role().name().to_owned()),
+                instance: self.instance.clone(),
+                target: Some(about.path.clone()),
+                effect: Some(about.method.to_string()),
+                reason: Some(format!("{reason}{more}")),
+                ..Note::default()
+            },
+        );
     }
 
     /// Refuses a client without a valid token, slowly if many try tokens. Everything but the delay is done by the first
@@ -88,14 +147,14 @@ impl Gate {
     }
 
     /// Counts a request, and logs it if the client had no right to make it.
-    fn record(&self, role: Option<AdminRole>, status: StatusCode, about: About) {
+    fn record(&self, role: Option<Role>, status: StatusCode, about: About) {
         let (role, result) = match role {
             None if status == StatusCode::TOO_MANY_REQUESTS => ("none", "throttled"),
             None => ("none", "unauthorized"),
-            Some(role) if status == StatusCode::FORBIDDEN => (role.name(), "forbidden"),
-            Some(role) if status.is_server_error() => (role.name(), "failed"),
-            Some(role) if status.is_client_error() => (role.name(), "invalid"),
-            Some(role) => (role.name(), "ok"),
+            Some(role) if status == StatusCode::FORBIDDEN => (label(role), "forbidden"),
+            Some(role) if status.is_server_error() => (label(role), "failed"),
+            Some(role) if status.is_client_error() => (label(role), "invalid"),
+            Some(role) => (label(role), "ok"),
         };
         self.metrics.record(role, result);
         if matches!(result, "unauthorized" | "throttled" | "forbidden") {
@@ -107,6 +166,14 @@ impl Gate {
                 }
             });
         }
+    }
+}
+
+/// Returns the name of a role in metrics and in the log, which are older than the roles of a file.
+const fn label(role: Role) -> &'static str {
+    match role {
+        Role::Read => "reader",
+        role => role.name(),
     }
 }
 
@@ -127,24 +194,58 @@ impl About {
     }
 }
 
-/// Passes a request with the role of its client on to its path. Refuses clients without a valid token.
+/// Passes a request with its client on to its path. Refuses clients without a valid token.
 pub(super) async fn pass(State(gate): State<Arc<Gate>>, mut request: Request, next: Next) -> Response {
-    let (role, about) = (gate.role(request.headers()), About::new(&request));
-    let Some(role) = role else {
+    let (standing, about) = (gate.client(request.headers()), About::new(&request));
+    let Some(standing) = standing else {
         let has_token = request.headers().contains_key(header::AUTHORIZATION);
         return gate.refuse_unknown(has_token, about).await.into_response();
     };
-    request.extensions_mut().insert(role);
+    let client = standing.client().clone();
+    request.extensions_mut().insert(client.clone());
+    request.extensions_mut().insert(Arc::new(standing));
     let answer = next.run(request).await;
-    gate.record(Some(role), answer.status(), about);
+    if answer.status() == StatusCode::FORBIDDEN {
+        let reason = answer.extensions().get().map_or("", |Reason(reason)| reason);
+        gate.record_refusal(&client, &about, reason);
+    }
+    gate.record(Some(client.role()), answer.status(), about);
     answer
 }
 
 /// The allowance that all wrong tokens share.
 struct WrongTokens {
-    /// When the allowance is full again.
-    full: Mutex<Instant>,
+    allowance: Mutex<Allowance>,
     delayed: Arc<Semaphore>,
+}
+
+/// A number of events that may happen at once, and one more after each period.
+struct Allowance {
+    /// When it is full again.
+    full: Instant,
+    burst: u32,
+    every: Duration,
+}
+
+impl Allowance {
+    fn new(burst: u32, every: Duration) -> Allowance {
+        Allowance { full: Instant::now(), burst, every }
+    }
+
+    /// Takes one, if there is one.
+    fn take(&mut self) -> bool {
+        let now = Instant::now();
+        let next = self.full.max(now) + self.every;
+        let is_allowed = next <= now + self.every * self.burst;
+        if is_allowed {
+            self.full = next;
+        }
+        is_allowed
+    }
+
+    fn is_full(&self) -> bool {
+        self.full <= Instant::now()
+    }
 }
 
 /// How a wrong token is answered.
@@ -169,27 +270,16 @@ async fn delay(permit: OwnedSemaphorePermit) {
 
 impl WrongTokens {
     fn new() -> WrongTokens {
-        WrongTokens { full: Mutex::new(Instant::now()), delayed: Arc::new(Semaphore::new(MOST_DELAYED)) }
+        let allowance = Mutex::new(Allowance::new(BURST, DELAY));
+        WrongTokens { allowance, delayed: Arc::new(Semaphore::new(MOST_DELAYED)) }
     }
 
     /// Decides how the next wrong token is answered.
     fn next(&self) -> Answer {
-        if self.take() {
+        if self.allowance.lock().take() {
             return Answer::AtOnce;
         }
         Arc::clone(&self.delayed).try_acquire_owned().map_or(Answer::TooMany, Answer::Delayed)
-    }
-
-    /// Takes one from the allowance, if there is one.
-    fn take(&self) -> bool {
-        let now = Instant::now();
-        let mut full = self.full.lock();
-        let next = (*full).max(now) + DELAY;
-        let is_allowed = next <= now + DELAY * BURST;
-        if is_allowed {
-            *full = next;
-        }
-        is_allowed
     }
 }
 
@@ -198,11 +288,17 @@ mod tests {
     use futures_util::FutureExt as _;
 
     use super::*;
+    use crate::http::client::AdminTokens;
     use crate::metrics::Metrics;
+    use crate::shared::adjustment::AdjustmentStore;
+    use crate::shared::adjustment::audit::KEPT;
+    use crate::shared::adjustment::board::MemoryAdjustments;
 
     fn gate(metrics: &Metrics) -> Arc<Gate> {
-        let tokens = AdminTokens { admin: Some("a token of some length".into()), reader: None };
-        Arc::new(Gate::new(&tokens, metrics.admin().unwrap()))
+        let tokens = AdminTokens { admin: Some("a token of some length".into()), ..AdminTokens::default() };
+        let store = Arc::new(AdjustmentStore::Memory(MemoryAdjustments::default()));
+        let audit = Arc::new(Audit::new(store, Arc::new(Metrics::new(0.8).unwrap())));
+        Arc::new(Gate::new(KnownClients::new(&tokens), metrics.admin().unwrap(), audit))
     }
 
     fn about() -> About {
@@ -233,7 +329,7 @@ mod tests {
         // One in two finds the second that has passed meanwhile.
         assert!(start.elapsed() >= 2 * DELAY, "{:?}", start.elapsed());
 
-        *gate.wrong_tokens.full.lock() = Instant::now() + DELAY * BURST;
+        gate.wrong_tokens.allowance.lock().full = Instant::now() + DELAY * BURST;
         let many = (0..10 * MOST_DELAYED).map(|_| {
             let gate = Arc::clone(&gate);
             tokio::spawn(async move { guess(&gate).await == StatusCode::UNAUTHORIZED })
@@ -249,7 +345,7 @@ mod tests {
     async fn a_client_that_hangs_up_during_the_delay_is_counted_and_its_place_stays_taken() {
         let metrics = Metrics::new(0.8).unwrap();
         let gate = gate(&metrics);
-        *gate.wrong_tokens.full.lock() = Instant::now() + DELAY * BURST;
+        gate.wrong_tokens.allowance.lock().full = Instant::now() + DELAY * BURST;
         for _ in 0..MOST_DELAYED {
             assert!(guess(&gate).now_or_never().is_none(), "the answer is delayed, and dropped");
         }
@@ -257,7 +353,31 @@ mod tests {
         assert_eq!(guess(&gate).now_or_never(), Some(StatusCode::TOO_MANY_REQUESTS));
         assert_eq!(counted(&metrics, "throttled"), 1);
         sleep(2 * DELAY).await;
-        *gate.wrong_tokens.full.lock() = Instant::now() + DELAY * BURST;
+        gate.wrong_tokens.allowance.lock().full = Instant::now() + DELAY * BURST;
         assert_eq!(guess(&gate).await, StatusCode::UNAUTHORIZED, "the places are free again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refused_tries_of_one_token_are_recorded_now_and_then_and_all_are_counted() {
+        let gate = gate(&Metrics::new(0.8).unwrap());
+        let standing = gate.clients.of(b"a token of some length").unwrap();
+        let recorded = async || {
+            // Writes what waits.
+            tokio::select! {
+                never = gate.audit.keep() => match never {},
+                () = gate.audit.finish(DELAY) => {}
+            }
+            gate.audit.read(KEPT, 100).await.unwrap()
+        };
+        for _ in 0..100 {
+            gate.record_refusal(standing.client(), &about(), "no");
+        }
+        assert_eq!(recorded().await.len(), RECORDED as usize);
+        sleep(RECORD_EVERY).await;
+        gate.record_refusal(standing.client(), &about(), "no");
+        let all = recorded().await;
+        assert_eq!(all.len(), RECORDED as usize + 1);
+        let reason = "no (and 95 tries since the last record)";
+        assert!(all.iter().any(|record| record.note.reason.as_deref() == Some(reason)), "{all:?}");
     }
 }

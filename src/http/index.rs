@@ -43,12 +43,13 @@ const ALWAYS: [Link; 2] =
 const JSON: Link = Link("/json", "decisions in JSON, by POST");
 
 /// Paths that need a token.
-const ADMIN: [Link; 9] = [
+const ADMIN: [Link; 10] = [
     Link("/top", "the keys with the most hits or denials"),
     Link("/explain", "why a request is limited: ?domain=D&key=value"),
     Link("/counters", "counters of a request: ?domain=D&key=value"),
     Link("/usage", "recorded usage"),
     Link("/adjustments", "limits adjusted for a while"),
+    Link("/audit", "who changed what, and who was refused it"),
     Link("/what-if", "the effect of another number"),
     Link("/candidates", "the effect of candidate rules"),
     Link("/replicas", "the instances that share the store"),

@@ -11,8 +11,10 @@ use axum::routing::any;
 use axum::{Extension, Json, Router};
 use serde_json::json;
 
-use super::admin::{Admin, AdminRole, Refusal, refuse};
+use super::admin::{Admin, Refusal, refuse};
+use super::client::{Change, Client};
 use super::json::whole;
+use crate::shared::adjustment::audit::{Action, Note};
 use crate::store::Store;
 use crate::telemetry::{LevelControl, LogLevels};
 
@@ -32,10 +34,12 @@ async fn all<S: Store>(
     State(admin): State<Arc<Admin<S>>>,
     method: Method,
     uri: Uri,
-    Extension(role): Extension<AdminRole>,
+    Extension(client): Extension<Client>,
     body: Body,
 ) -> Result<Response, Refusal> {
-    role.may(&method)?;
+    if !method.is_safe() {
+        client.may(Change::LogLevel)?;
+    }
     let control = admin.levels().ok_or_else(|| refuse(StatusCode::NOT_FOUND, "this process writes no log"))?;
     match method {
         Method::GET | Method::HEAD => {}
@@ -46,7 +50,9 @@ async fn all<S: Store>(
                 Ok(text) => text.parse().map_err(|error| refuse(StatusCode::BAD_REQUEST, error))?,
                 Err(_) => return Err(refuse(StatusCode::BAD_REQUEST, "send levels as LOG_LEVEL has them, as text")),
             };
-            let change = control.set(levels, time, role.name());
+            let change = control.set(levels.clone(), time, client.role().name());
+            let lasts = time.map(|time| format!(" for {}", humantime::format_duration(time))).unwrap_or_default();
+            note(&admin, &client, format!("{levels}{lasts}"));
             if let Some(time) = time {
                 let control = control.clone();
                 tokio::spawn(async move {
@@ -56,7 +62,8 @@ async fn all<S: Store>(
             }
         }
         Method::DELETE => {
-            control.set(control.configured().clone(), None, role.name());
+            control.set(control.configured().clone(), None, client.role().name());
+            note(&admin, &client, format!("{}, as LOG_LEVEL says", control.configured()));
         }
         _ => {
             let ways = "use GET to read it, PUT to change it, DELETE to return to LOG_LEVEL";
@@ -64,6 +71,20 @@ async fn all<S: Store>(
         }
     }
     Ok(Json(shown(control)).into_response())
+}
+
+/// Records the change in the audit trail.
+fn note<S>(admin: &Admin<S>, client: &Client, effect: String) {
+    let adjustments = admin.adjustments();
+    let note = Note {
+        who: Some(client.holder().to_owned()),
+        role: Some(client.role().name().to_owned()),
+        instance: adjustments.instance().map(str::to_owned),
+        target: Some("log".to_owned()),
+        effect: Some(effect),
+        ..Note::default()
+    };
+    adjustments.audit().record(Action::LogLevel, note);
 }
 
 fn shown(control: &LevelControl) -> serde_json::Value {

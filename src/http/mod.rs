@@ -3,7 +3,9 @@
 
 mod adjustments;
 mod admin;
+mod audit;
 mod candidates;
+mod client;
 mod connections;
 pub mod console;
 mod counters;
@@ -12,6 +14,7 @@ mod explain;
 mod fleet;
 mod gate;
 mod health;
+mod hosts;
 mod index;
 mod json;
 mod log_level;
@@ -23,16 +26,21 @@ mod what_if;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::map_response;
+use axum::response::Response;
 use tokio::sync::watch;
 
 use crate::metrics::Metrics;
 use crate::store::Store;
 
-pub use admin::{Admin, AdminTokens};
+pub use admin::Admin;
+pub use client::{AdminTokens, KnownClients};
 pub use connections::serve;
 pub use console::{About, Console};
 pub use debug::debug_router;
 pub use health::Health;
+pub use hosts::Hosts;
 pub use index::Availability;
 pub use json::JsonApi;
 pub use metrics::statistics_router;
@@ -62,15 +70,25 @@ pub fn router<S: Store>(port: Port<S>) -> Router {
     let observing = port.admin.as_ref().map(|admin| admin.observed().clone());
     let index = index::router(index::Parts { json: port.json.is_some(), observing, console, redis });
     let mut router = index.merge(health::router(port.health.clone())).merge(metrics::router(Arc::clone(&port.metrics)));
-    if let Some(json) = port.json {
-        router = router.merge(json::router(json));
-    }
     if let Some(admin) = port.admin {
+        let gate = Arc::new(admin.gate());
         let admin = Arc::new(admin);
+        let mut guarded = admin::router(Arc::clone(&admin), Arc::clone(&gate));
         if let Some(console) = port.console {
-            router = router.merge(console::router(Arc::clone(&admin), console, (port.metrics, port.health)));
+            let metrics = (port.metrics, port.health);
+            guarded = guarded.merge(console::router(Arc::clone(&admin), gate, console, metrics));
         }
-        router = router.merge(admin::router(admin));
+        router = router.merge(admin.guard(guarded));
     }
-    router
+    // Answers contain user names and counts of now: no proxy or browser may cache them, nor that a path is missing.
+    // Explicit, because joining another router below would replace the one that axum has.
+    let router = router.fallback(async || StatusCode::NOT_FOUND);
+    let router = router.layer(map_response(async |mut response: Response| {
+        response.headers_mut().entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+        response
+    }));
+    match port.json {
+        Some(json) => router.merge(json::router(json)),
+        None => router,
+    }
 }

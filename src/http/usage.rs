@@ -8,7 +8,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use axum::{Extension, Json, Router};
 
-use super::admin::{Admin, AdminRole, Refusal, refuse};
+use super::admin::{Admin, Refusal, refuse};
+use super::client::Client;
 use crate::engine::descriptor::Entry;
 use crate::engine::explain;
 use crate::engine::usage::Time;
@@ -29,10 +30,10 @@ pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
 async fn answer<S: Store>(
     State(admin): State<Arc<Admin<S>>>,
     method: Method,
-    Extension(role): Extension<AdminRole>,
+    Extension(client): Extension<Client>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refusal> {
-    if !matches!(admin.values(role), Values::Plain) {
+    if !matches!(admin.values(&client), Values::Plain) {
         return Err(refuse(
             StatusCode::FORBIDDEN,
             "usage contains values of descriptors, which TOP_KEYS_VALUES hides from this token: use the ADMIN_TOKEN",

@@ -115,6 +115,6 @@ mod tests {
     #[test]
     fn each_value_of_a_label_is_listed_once() {
         let page = page().unwrap();
-        assert!(page.contains(" `role` is `admin`, `none` or `reader`. |"), "{page}");
+        assert!(page.contains(" `role` is `adjust`, `admin`, `none`, `reader` or `reset`. |"), "{page}");
     }
 }

@@ -17,6 +17,7 @@ use crate::limiter::Limiter;
 use crate::metrics::statsd::Statsd;
 use crate::observe::decision_log::DecisionLog;
 use crate::settings::Settings;
+use crate::shared::adjustment::audit::Audit;
 use crate::shared::fleet::Fleet;
 use crate::spans::Exporting;
 use crate::store::Store;
@@ -49,6 +50,7 @@ pub(super) struct Last {
     /// `None` if the decision log is off.
     pub(super) decision_log: Option<Arc<DecisionLog>>,
     pub(super) statsd: Option<Statsd>,
+    pub(super) audit: Arc<Audit>,
 }
 
 /// Time limit for the collector to take the last spans.
@@ -56,6 +58,9 @@ const LAST_SPANS: Duration = Duration::from_secs(2);
 
 /// Time limit for writing the last lines of the decision log.
 const LAST_DECISIONS: Duration = Duration::from_secs(2);
+
+/// Time limit for the store to take the last records of the audit trail.
+const LAST_RECORDS: Duration = Duration::from_secs(2);
 
 /// The error when a worker thread ends: its connections are gone, and new ones would not be served.
 const WORKER_LOST: &str = "a worker thread has panicked, see above";
@@ -130,9 +135,9 @@ impl<S: Store> Running<S> {
 }
 
 impl Last {
-    /// Sends the last spans and writes the last lines of the decision log, at the same time, and then sends the last
-    /// statistics. `flushing` sends the spans of before the drain, which took the time `drained`: a collector that has
-    /// not answered since then gets no more time.
+    /// Sends the last spans and writes the last lines of the decision log and of the audit trail, at the same time, and
+    /// then sends the last statistics. `flushing` sends the spans of before the drain, which took the time `drained`: a
+    /// collector that has not answered since then gets no more time.
     async fn finish(self, flushing: Option<JoinHandle<()>>, drained: Duration) {
         let last_spans = async {
             if let Some(exporting) = self.exporting {
@@ -146,7 +151,7 @@ impl Last {
                 decision_log.end(LAST_DECISIONS).await;
             }
         };
-        tokio::join!(last_spans, last_decisions);
+        tokio::join!(last_spans, last_decisions, self.audit.finish(LAST_RECORDS));
         if let Some(statsd) = self.statsd {
             statsd.finish().await;
         }

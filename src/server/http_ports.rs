@@ -7,7 +7,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
-use super::options;
+use super::{options, tokens};
 use crate::grpc::Service;
 use crate::http::console::data::RedisHistory;
 use crate::http::{self, Admin, Console, JsonApi};
@@ -75,7 +75,11 @@ impl<S: Store> Parts<'_, S> {
         usage: UsageStore,
         (observing, history, events): (&Observing, Option<Arc<History>>, Events),
     ) -> anyhow::Result<Option<Admin<S>>> {
-        let Some(tokens) = self.settings.listeners.admin_tokens()? else { return Ok(None) };
+        let listeners = &self.settings.listeners;
+        // Before the file is read, to miss no change in between.
+        let watched = tokens::watched(listeners);
+        let Some(given) = listeners.admin_tokens()? else { return Ok(None) };
+        tokens::tell(listeners, &given);
         let limiter = (Arc::clone(self.limiter), runtime);
         let local = Local {
             metrics: Some(Arc::clone(self.metrics)),
@@ -84,8 +88,12 @@ impl<S: Store> Parts<'_, S> {
             events: Some(events),
         };
         let survey = Survey::new(Arc::clone(&fleet), local);
-        let tokens = (&tokens, self.metrics.admin()?);
-        let admin = Admin::new(limiter, (adjustments, fleet, survey), usage, tokens, self.settings.store.redis_timeout);
+        let (timeout, metrics) = (self.settings.store.redis_timeout, self.metrics.admin()?);
+        let admin = Admin::new(limiter, (adjustments, fleet, survey), usage, (&given, metrics.clone()), timeout);
+        if let Some(watched) = watched {
+            tokens::keep(listeners.clone(), watched, (admin.clients(), metrics));
+        }
+        let admin = admin.answering_to(listeners.admin_hosts.clone().unwrap_or_default());
         Ok(Some(admin.observing(observing.clone()).showing(self.settings.decisions.reader_values()?)))
     }
 

@@ -21,6 +21,7 @@ mod signals;
 mod socket;
 pub mod stream;
 mod tls;
+mod tokens;
 mod unix;
 pub mod watchdog;
 pub mod workers;
@@ -359,7 +360,14 @@ impl Parts {
         let store = Arc::new(AnyStore::new(store));
         let limiter = options::limiter(&settings, observing.observers());
         let limiter = Arc::new(Limiter::new(limiter, Arc::clone(&store), self.memory, Arc::clone(&metrics)));
-        let adjustments = Arc::new(Adjustments::new(Arc::clone(&limiter), Arc::clone(&metrics), shared.adjustments));
+        let adjustments = Adjustments::new(Arc::clone(&limiter), Arc::clone(&metrics), shared.adjustments);
+        let adjustments = Arc::new(adjustments.of_instance(self.instance.clone()));
+        let audit = Arc::clone(adjustments.audit());
+        let kept = Arc::clone(&audit);
+        supervise::spawn("audit trail", move || {
+            let kept = Arc::clone(&kept);
+            async move { match kept.keep().await {} }
+        });
         // Runs before the first decision. If the store does not answer, the task below reads again.
         let _ = adjustments.read().await;
         tokio::spawn(keep(Arc::clone(&adjustments)));
@@ -414,7 +422,7 @@ impl Parts {
         self.watchdog.started();
         let (exporting, decision_log) = (self.exporting, observing.decision_log);
         let ports = drain::Ports { grpc, http, stop };
-        let last = drain::Last { exporting, decision_log, statsd };
+        let last = drain::Last { exporting, decision_log, statsd, audit };
         Running { settings, serving, rules, ports, workers, limiter, store, fleet, last }
             .until_signal(self.signals)
             .await

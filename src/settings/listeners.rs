@@ -11,7 +11,8 @@ use super::path::path;
 use super::tolerated::{duration_or_never, streams};
 use super::{MIN_TOKEN, SettingsError, named, positive_duration, switch, whole};
 use crate::grpc::Transport;
-use crate::http::AdminTokens;
+use crate::http::{AdminTokens, Hosts};
+use crate::sources::files::tokens::{self, Sha256, TokenOptions};
 
 /// Settings of the ports, and of start and shutdown.
 #[derive(Args, Clone, Debug)]
@@ -78,9 +79,20 @@ pub struct ListenerSettings {
 
     /// Token of clients that may read all administrators' paths but change nothing, and /usage only with
     /// TOP_KEYS_VALUES=plain.
-    /// Unset: no such clients. Without ADMIN_TOKEN, no client can change anything over HTTP.
+    /// Unset: no such clients. Without ADMIN_TOKEN and ADMIN_TOKENS_FILE, no client can change anything over HTTP.
     #[arg(long, env = "ADMIN_READ_TOKEN", value_name = "TOKEN", hide_env_values = true, help_heading = "Listeners")]
     pub admin_read_token: Option<String>,
+
+    /// File of tokens with names, each with the hash of the token, its roles (read, adjust, reset, admin) and the
+    /// domains that it may change. It is read again when it changes.
+    #[arg(long, env = "ADMIN_TOKENS_FILE", value_name = "PATH", help_heading = "Listeners", value_parser = path)]
+    pub admin_tokens_file: Option<PathBuf>,
+
+    /// Host names that the administrators' paths and the console answer to, separated by commas. Requests to other
+    /// names get 421; localhost and IP addresses are always valid. Unset: any name.
+    #[arg(long, env = "ADMIN_HOSTS", value_name = "NAMES", help_heading = "Listeners",
+        value_parser = str::parse::<Hosts>)]
+    pub admin_hosts: Option<Hosts>,
 
     /// Serve the console, a page for people, at /console if ADMIN_API is on. It asks for a token, and shows nothing
     /// without one.
@@ -146,10 +158,10 @@ pub struct ListenerSettings {
 }
 
 impl ListenerSettings {
-    /// Returns the tokens of administrators; `None` if ADMIN_API is off.
+    /// Returns the tokens of administrators; `None` if ADMIN_API is off. Reads the file of ADMIN_TOKENS_FILE.
     ///
     /// # Errors
-    /// Fails if both tokens are missing, if one is too short, or if they are equal.
+    /// Fails if all tokens are missing, if one is too short, if two are equal, or if the file has mistakes.
     pub fn admin_tokens(&self) -> Result<Option<AdminTokens>, SettingsError> {
         if !self.admin_api {
             return Ok(None);
@@ -162,10 +174,21 @@ impl ListenerSettings {
         long_enough("ADMIN_TOKEN", &admin)?;
         long_enough("ADMIN_READ_TOKEN", &reader)?;
         match (&admin, &reader) {
-            (None, None) => Err(SettingsError::NoAdminToken),
-            (Some(admin), Some(reader)) if admin == reader => Err(SettingsError::SameAdminTokens),
-            _ => Ok(Some(AdminTokens { admin, reader })),
+            (None, None) if self.admin_tokens_file.is_none() => return Err(SettingsError::NoAdminToken),
+            (Some(admin), Some(reader)) if admin == reader => return Err(SettingsError::SameAdminTokens),
+            _ => {}
         }
+        let hash = |token: &String| Sha256::of(token.as_bytes());
+        let others: Vec<_> = [("ADMIN_TOKEN", &admin), ("ADMIN_READ_TOKEN", &reader)]
+            .into_iter()
+            .filter_map(|(setting, token)| Some((setting, token.as_ref().map(hash)?)))
+            .collect();
+        let options = TokenOptions { least_characters: MIN_TOKEN, others: &others };
+        let named = match &self.admin_tokens_file {
+            Some(file) => tokens::load(file, &options).map_err(SettingsError::AdminTokensFile)?,
+            None => Vec::new(),
+        };
+        Ok(Some(AdminTokens { admin, reader, named }))
     }
 }
 

@@ -37,6 +37,7 @@ use std::str::FromStr;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
+use crate::engine::rules::report::RulesError;
 use crate::metrics::reference::NO_LABEL;
 use crate::store::redis::topology::address::RedisAddressError;
 
@@ -163,7 +164,7 @@ pub enum SettingsError {
     #[error("{}", .1.replace("REDIS_URL", "REDIS_PERSECOND_URL"))]
     PerSecond(&'static str, String),
     /// ADMIN_API is on without a token, so no client could use it.
-    #[error("needs an ADMIN_TOKEN of at least {MIN_TOKEN} characters")]
+    #[error("needs an ADMIN_TOKEN of at least {MIN_TOKEN} characters, or an ADMIN_TOKENS_FILE")]
     NoAdminToken,
     /// A token that is easy to guess.
     #[error("has {1} characters, which is too easy to guess: it needs at least {MIN_TOKEN}")]
@@ -171,6 +172,9 @@ pub enum SettingsError {
     /// The token for reading is also the token for changes.
     #[error("is the same as the ADMIN_TOKEN, which permits changes: choose another")]
     SameAdminTokens,
+    /// The file of tokens has mistakes, or cannot be read.
+    #[error("{}", mistakes(.0))]
+    AdminTokensFile(RulesError),
     /// TLS without a certificate.
     #[error("needs GRPC_SERVER_TLS_CERT, the file of the server's certificate")]
     NoTlsCertificate,
@@ -215,6 +219,11 @@ pub enum SettingsError {
 /// Fewest characters of an administrator's token.
 const MIN_TOKEN: usize = 16;
 
+/// Returns a single mistake of a file, or all of them, each on its own line.
+fn mistakes(error: &RulesError) -> String {
+    if error.problems.len() > 1 { format!("the file has mistakes:\n{error}") } else { error.to_string() }
+}
+
 impl SettingsError {
     /// Returns the variable of the invalid setting, if there is one.
     pub fn setting(&self) -> Option<&'static str> {
@@ -226,6 +235,7 @@ impl SettingsError {
             SettingsError::SocketTls => Some("REDIS_TLS"),
             SettingsError::NoAdminToken => Some("ADMIN_API"),
             SettingsError::SameAdminTokens => Some("ADMIN_READ_TOKEN"),
+            SettingsError::AdminTokensFile(_) => Some("ADMIN_TOKENS_FILE"),
             SettingsError::NoTlsCertificate | SettingsError::NoTlsKey => Some("GRPC_SERVER_USE_TLS"),
             SettingsError::HalfClientIdentity => Some("CONFIG_GRPC_XDS_SERVER_USE_TLS"),
             SettingsError::NoClientAuthority => Some("GRPC_CLIENT_TLS_SAN"),

@@ -132,7 +132,18 @@ const ROWS: &[Row] = &[
     }),
     row(&["GRPC_UDS_MODE"], |settings| settings.listeners.grpc_uds.is_none().then_some("GRPC_UDS is not set")),
     row(&["DEBUG_HOST"], |settings| settings.listeners.debug_port.is_none().then_some("DEBUG_PORT is not set")),
-    row(&["ADMIN_TOKEN", "ADMIN_READ_TOKEN", "CONSOLE", "TOP_KEYS_VALUES", "WHAT_IF_REQUESTS"], without_admin_api),
+    row(
+        &[
+            "ADMIN_TOKEN",
+            "ADMIN_READ_TOKEN",
+            "ADMIN_TOKENS_FILE",
+            "ADMIN_HOSTS",
+            "CONSOLE",
+            "TOP_KEYS_VALUES",
+            "WHAT_IF_REQUESTS",
+        ],
+        without_admin_api,
+    ),
     row(&["GRPC_MAX_CONNECTION_AGE_GRACE"], |settings| {
         let is_idle = settings.listeners.grpc_max_connection_age == std::time::Duration::MAX;
         is_idle.then_some("GRPC_MAX_CONNECTION_AGE is 0, so connections are not closed for their age")

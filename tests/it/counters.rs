@@ -145,7 +145,7 @@ descriptors:
     // A generous timeout, so that a failure mode does not answer on a busy machine.
     let settings = [&url, "ADMIN_API=true", &format!("ADMIN_TOKEN={TOKEN}"), "REDIS_TIMEOUT=30s"];
     let service = Tollgate::start(RULES, &settings);
-    for key in ["user", "leased", "banned"] {
+    for (resets, key) in ["user", "leased", "banned"].into_iter().enumerate() {
         let passes = async || service.passes("shop", &[(key, "ann")]).await;
         assert!(passes().await && passes().await);
         let known = || service.metric("tollgate_denied_cache_hits_total");
@@ -154,6 +154,10 @@ descriptors:
             assert!(!passes().await, "{key}");
         }
         assert_eq!(http(&service, "DELETE", &format!("?domain=shop&{key}=ann"), TOKEN).0, 200);
+        wait_until_async("the reset is in the audit trail", async || {
+            redis.command::<usize>("LLEN {|adjustments}|audit").await == resets + 1
+        })
+        .await;
         let asked = redis.script_calls();
         assert!(passes().await, "{key}");
         assert_eq!(redis.script_calls(), asked + 1, "{key}");

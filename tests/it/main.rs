@@ -83,6 +83,7 @@ mod unix;
 mod upgrades;
 mod usage;
 mod what_if;
+mod who;
 mod wire;
 mod wrong_port;
 mod xds;

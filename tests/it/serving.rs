@@ -184,7 +184,7 @@ async fn serve_admin<S: Store>(
     let fleet = Arc::new(Fleet::new("a".to_owned(), parts, alone, || ReplicaState::Ready));
     let local = Local { heavy_hitters: observing.heavy_hitters.clone(), ..Local::default() };
     let survey = Survey::new(Arc::clone(&fleet), local);
-    let tokens = AdminTokens { admin: Some(TOKEN.to_owned()), reader: None };
+    let tokens = AdminTokens { admin: Some(TOKEN.to_owned()), ..AdminTokens::default() };
     let usage = UsageStore::Memory(Arc::<MemoryStore>::default());
     let tokens = (&tokens, metrics.admin().unwrap());
     let admin = Admin::new((limiter, runtime), (adjustments, fleet, survey), usage, tokens, support::SOON);

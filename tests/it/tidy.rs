@@ -80,6 +80,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "shared/adjustment",
             "shared/fleet",
             "shared/usage",
+            "sources/files",
             "store",
             "survey",
             "telemetry",

@@ -1,17 +1,18 @@
 //! The updates that the page receives every second.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::response::sse::Event;
 use futures_util::{Stream, stream};
 use serde::Serialize;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
-use super::Shown;
-use crate::http::admin::AdminRole;
+use super::{Place, Shown};
+use crate::http::client::{Client, Standing};
 use crate::observe::history::{Second, StoreNow};
+use crate::sources::files::tokens::Role;
 use crate::store::Store;
 use crate::telemetry;
 use crate::version;
@@ -24,8 +25,11 @@ const LASTS: Duration = Duration::from_secs(50);
 struct Tick<'a> {
     version: &'a str,
     commit: &'a str,
-    /// Role of the client.
+    /// Most powerful role of the client.
     role: &'a str,
+    /// Name of the client's token; `null` for a token without one.
+    name: Option<&'a str>,
+    may: May<'a>,
     /// Why requests are not answered by rules; `null` if they are.
     not_serving: Option<String>,
     /// Whether the last rules were rejected.
@@ -40,6 +44,15 @@ struct Tick<'a> {
     rules_differ_ms: Option<u64>,
     seconds: Vec<Second>,
     events: Vec<telemetry::Event>,
+}
+
+/// What the client may change.
+#[derive(Serialize)]
+struct May<'a> {
+    adjust: bool,
+    reset: bool,
+    /// The domains that it may change; `null` for all.
+    domains: Option<&'a BTreeSet<String>>,
 }
 
 /// Name and state of the store.
@@ -65,18 +78,22 @@ impl After {
     }
 }
 
-/// Sends a tick at once and then one per second, until the client leaves or [`LASTS`] is over. The client then sends
-/// another request to read on.
+/// Sends a tick at once and then one per second, until the client leaves, its token loses rights, or [`LASTS`] is over.
+/// The client then sends another request to read on.
 pub(super) fn ticks<S: Store>(
     shown: Arc<Shown<S>>,
-    (permit, role): (OwnedSemaphorePermit, AdminRole),
+    (place, standing): (Place, Arc<Standing>),
     after: After,
 ) -> impl Stream<Item = Result<Event, axum::Error>> + use<S> {
     let (changes, end) = (shown.console.history.changes(), Instant::now() + LASTS);
-    let first = (shown, changes, permit, after, false);
-    stream::unfold(first, move |(shown, mut changes, permit, after, has_begun)| async move {
+    let first = (shown, changes, (place, standing), after, false);
+    stream::unfold(first, move |(shown, mut changes, held, after, has_begun)| async move {
         if has_begun {
-            timeout_at(end, changes.changed()).await.ok()?.ok()?;
+            tokio::select! {
+                biased;
+                () = held.1.lost() => return None,
+                changed = timeout_at(end, changes.changed()) => changed.ok()?.ok()?,
+            }
         }
         changes.mark_unchanged();
         let seconds = shown.console.history.after(after.second);
@@ -85,18 +102,25 @@ pub(super) fn ticks<S: Store>(
             second: seconds.last().map_or(after.second, |last| last.number),
             event: events.last().map_or(after.event, |last| last.number),
         };
-        let tick = Event::default().json_data(tick(&shown, role, seconds, events));
-        Some((tick, (shown, changes, permit, told, true)))
+        let tick = Event::default().json_data(tick(&shown, held.1.client(), seconds, events));
+        Some((tick, (shown, changes, held, told, true)))
     })
 }
 
-fn tick<S: Store>(shown: &Shown<S>, role: AdminRole, seconds: Vec<Second>, events: Vec<telemetry::Event>) -> Tick<'_> {
+fn tick<'t, S: Store>(
+    shown: &'t Shown<S>,
+    client: &'t Client,
+    seconds: Vec<Second>,
+    events: Vec<telemetry::Event>,
+) -> Tick<'t> {
     let snapshot = shown.admin.limiter().snapshot();
     let about = &shown.console.about;
     Tick {
         version: version::VERSION,
         commit: version::COMMIT,
-        role: role.name(),
+        role: client.role().name(),
+        name: client.name(),
+        may: May { adjust: client.has(Role::Adjust), reset: client.has(Role::Reset), domains: client.domains() },
         not_serving: shown.health.borrow().reason(),
         rules_refused: shown.metrics.are_rules_refused(),
         store: Named { name: &about.store, now: shown.console.history.store() },

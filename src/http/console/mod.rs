@@ -12,6 +12,7 @@ mod live;
 mod log;
 mod overview;
 
+use std::collections::HashMap;
 use std::fmt::Display;
 use std::io::Write as _;
 use std::sync::Arc;
@@ -25,18 +26,21 @@ use axum::routing::get;
 use axum::{Extension, Json, Router};
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::spawn_blocking;
 
 use super::Health;
-use super::admin::{Admin, AdminRole, Refusal, failed, refuse};
-use super::gate::pass;
+use super::admin::{Admin, Refusal, failed, refuse};
+use super::client::{Client, Standing};
+use super::gate::{Gate, pass};
 use super::metrics::takes_gzip;
 use crate::engine::descriptor::Entry;
 use crate::http::console::data::{Completion, RedisHistory};
 use crate::metrics::Metrics;
 use crate::observe::history::History;
+use crate::sources::files::tokens::Role;
 use crate::store::Store;
 use crate::store::redis::examination::examine;
 use crate::store::redis::topology::config::RedisConfig;
@@ -71,8 +75,11 @@ const HEADERS: [(&str, &str); 6] = [
     ("cache-control", "no-store"),
 ];
 
-/// Number of pages that may watch at once. One of them is kept for the ADMIN_TOKEN.
+/// Number of pages that may watch at once. One of them is kept for clients that may change something.
 const WATCHERS: usize = 16;
+
+/// Number of pages that may watch at once with one token, unless it permits everything. So no token takes all places.
+const WATCHERS_OF_ONE: usize = 12;
 
 /// Data that the console shows, and the facts that it needs.
 pub struct Console {
@@ -113,21 +120,19 @@ struct Shown<S> {
     console: Console,
     metrics: Arc<Metrics>,
     health: watch::Receiver<Health>,
-    watchers: Arc<Semaphore>,
-    /// A place reserved for an administrator when all others are taken.
-    kept_for_admin: Arc<Semaphore>,
+    watchers: Watchers,
     /// Admits one inspection at a time: inspecting Redis opens connections, and listing rules takes CPU time.
     looking: Arc<Semaphore>,
 }
 
 pub(super) fn router<S: Store>(
     admin: Arc<Admin<S>>,
+    gate: Arc<Gate>,
     console: Console,
     (metrics, health): (Arc<Metrics>, watch::Receiver<Health>),
 ) -> Router {
-    let (watchers, kept_for_admin) = (Arc::new(Semaphore::new(WATCHERS - 1)), Arc::new(Semaphore::new(1)));
-    let (looking, gate) = (Arc::new(Semaphore::new(1)), admin.gate());
-    let shown = Arc::new(Shown { admin, console, metrics, health, watchers, kept_for_admin, looking });
+    let (watchers, looking) = (Watchers::new(), Arc::new(Semaphore::new(1)));
+    let shown = Arc::new(Shown { admin, console, metrics, health, watchers, looking });
     let router = Router::new()
         .route("/console/live", get(live::<S>))
         .route("/console/entries", get(entries::<S>))
@@ -164,17 +169,13 @@ fn compressed(text: &str) -> Option<Bytes> {
 /// `GET /console/live?after=17,5` continues after second 17 and log line 5.
 async fn live<S: Store>(
     State(shown): State<Arc<Shown<S>>>,
-    Extension(role): Extension<AdminRole>,
+    Extension(client): Extension<Client>,
+    Extension(standing): Extension<Arc<Standing>>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refusal> {
-    let Some(permit) = shown.watch(role) else {
-        return Err(refuse(
-            StatusCode::TOO_MANY_REQUESTS,
-            format!("{WATCHERS} console pages are open already: close one"),
-        ));
-    };
+    let place = shown.watchers.take(&client)?;
     let after = query.and_then(|query| live::After::parse(query.strip_prefix("after=")?)).unwrap_or_default();
-    Ok((HEADERS, Sse::new(live::ticks(shown, (permit, role), after))).into_response())
+    Ok((HEADERS, Sse::new(live::ticks(shown, (place, standing), after))).into_response())
 }
 
 /// Entries that may come next in a descriptor, and the address of gRPC.
@@ -224,16 +225,58 @@ async fn redis_history<S: Store>(State(shown): State<Arc<Shown<S>>>) -> Result<R
     Ok((HEADERS, Json(history.past())).into_response())
 }
 
-impl<S> Shown<S> {
-    /// Takes a permit to watch; `None` if all are taken.
-    fn watch(&self, role: AdminRole) -> Option<OwnedSemaphorePermit> {
-        let permit = Arc::clone(&self.watchers).try_acquire_owned().ok();
-        match role {
-            AdminRole::Admin => permit.or_else(|| Arc::clone(&self.kept_for_admin).try_acquire_owned().ok()),
-            AdminRole::Reader => permit,
-        }
+/// The places of pages that watch.
+struct Watchers {
+    all: Arc<Semaphore>,
+    /// A place for a client that may change something, when all others are taken: it may have to end what goes wrong.
+    kept: Arc<Semaphore>,
+    /// Number of places that each holder of a token has.
+    of_one: Arc<Mutex<HashMap<String, usize>>>,
+}
+
+/// A place, which is free again when this is dropped.
+struct Place {
+    _permit: OwnedSemaphorePermit,
+    holder: String,
+    of_one: Arc<Mutex<HashMap<String, usize>>>,
+}
+
+impl Watchers {
+    fn new() -> Watchers {
+        let (all, kept) = (Arc::new(Semaphore::new(WATCHERS - 1)), Arc::new(Semaphore::new(1)));
+        Watchers { all, kept, of_one: Arc::default() }
     }
 
+    /// Takes a place, or refuses if there is none.
+    fn take(&self, client: &Client) -> Result<Place, Refusal> {
+        let full = |pages: String| refuse(StatusCode::TOO_MANY_REQUESTS, format!("{pages}: close one"));
+        let mut of_one = self.of_one.lock();
+        let own = of_one.get(client.holder()).copied().unwrap_or(0);
+        if own >= WATCHERS_OF_ONE && !client.has(Role::Admin) {
+            return Err(full(format!("{own} console pages are open with this token already")));
+        }
+        let permit = Arc::clone(&self.all).try_acquire_owned();
+        let permit = match permit {
+            Err(_) if client.may_change() => Arc::clone(&self.kept).try_acquire_owned(),
+            permit => permit,
+        };
+        let permit = permit.map_err(|_| full(format!("{WATCHERS} console pages are open already")))?;
+        of_one.insert(client.holder().to_owned(), own + 1);
+        Ok(Place { _permit: permit, holder: client.holder().to_owned(), of_one: Arc::clone(&self.of_one) })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut of_one = self.of_one.lock();
+        match of_one.get_mut(&self.holder) {
+            Some(own) if *own > 1 => *own -= 1,
+            _ => drop(of_one.remove(&self.holder)),
+        }
+    }
+}
+
+impl<S> Shown<S> {
     /// Returns Redis with its history. Refuses if counters live in memory.
     fn redis(&self) -> Result<&(RedisConfig, Arc<RedisHistory>), Refusal> {
         let in_memory = || refuse(StatusCode::NOT_FOUND, "counters are in the memory of this process: set REDIS_URL");

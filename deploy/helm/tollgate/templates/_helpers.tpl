@@ -122,9 +122,13 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if .secret }}{{ $_ := set $all "GRPC_CLIENT_TLS_CACERT" (printf "/etc/tollgate/client-ca/%s" .key) }}{{ end }}
 {{- end }}
 {{- end }}
-{{- if or .Values.admin.secret .Values.admin.reader.secret }}
+{{- if or .Values.admin.secret .Values.admin.reader.secret .Values.admin.tokens.secret }}
 {{- $_ := set $all "ADMIN_API" true }}
 {{- $_ := set $all "CONSOLE" .Values.admin.console }}
+{{- with .Values.admin.tokens }}
+{{- if .secret }}{{ $_ := set $all "ADMIN_TOKENS_FILE" (printf "/etc/tollgate/admin-tokens/%s" .key) }}{{ end }}
+{{- end }}
+{{- with .Values.admin.hosts }}{{ $_ := set $all "ADMIN_HOSTS" (join "," .) }}{{ end }}
 {{- end }}
 {{- if or .Values.candidates.files .Values.candidates.existingConfigMap }}
 {{- $_ := set $all "CANDIDATE_RULES" "/etc/tollgate/candidates" }}
@@ -161,6 +165,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- define "tollgate.volumes" -}}
 {{- $redis := .Values.redis }}
 {{- $secrets := dict "redis-auth" $redis.auth.secret "tls" .Values.tls.secret }}
+{{- $_ := set $secrets "admin-tokens" .Values.admin.tokens.secret }}
 {{- if .Values.tls.secret }}{{ $_ := set $secrets "client-ca" .Values.tls.clientCa.secret }}{{ end }}
 {{- if .Values.rules.managementServer }}{{ $_ := set $secrets "rules-tls" .Values.rules.tls.secret }}{{ end }}
 {{- if $redis.tls.enabled }}

@@ -1,0 +1,66 @@
+//! `/audit`: who changed what in the last thirty days, and whom it was refused. Read-only.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{RawQuery, State};
+use axum::http::{Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::any;
+use axum::{Extension, Json, Router};
+use serde_json::json;
+
+use super::admin::{Admin, Refusal, refuse};
+use super::client::Client;
+use crate::shared::adjustment::audit::{KEPT, MOST_CHANGES};
+use crate::store::Store;
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Default number of records.
+const RECORDS: usize = 200;
+
+pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
+    Router::new().route("/audit", any(answer)).with_state(admin)
+}
+
+/// Handles `GET /audit?days=30&limit=200`; each parameter is optional.
+async fn answer<S: Store>(
+    State(admin): State<Arc<Admin<S>>>,
+    method: Method,
+    Extension(client): Extension<Client>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Refusal> {
+    if method != Method::GET {
+        return Err(refuse(StatusCode::METHOD_NOT_ALLOWED, "GET reads"));
+    }
+    let (age, most) = read(query.as_deref().unwrap_or_default())?;
+    let (records, unavailable) = match admin.adjustments().audit().read(age, most).await {
+        Ok(records) => (records, None),
+        Err(error) => (Vec::new(), Some(format!("the store is unavailable: {error}"))),
+    };
+    let values = admin.values(&client);
+    let entries: Vec<_> = records.iter().map(|record| record.shown(|value| values.shown(value))).collect();
+    Ok(Json(json!({ "entries": entries, "unavailable": unavailable })).into_response())
+}
+
+/// Parses the age and the number of records.
+fn read(query: &str) -> Result<(Duration, usize), Refusal> {
+    let (mut age, mut most) = (KEPT, RECORDS);
+    let wrong = |reason: String| refuse(StatusCode::BAD_REQUEST, reason);
+    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+        let number = |most: usize| {
+            let number = value.parse::<usize>().ok().filter(|number| (1..=most).contains(number));
+            number.ok_or_else(|| wrong(format!("{name} must be a whole number from 1 to {most}")))
+        };
+        match &*name {
+            "days" => {
+                let days = number((KEPT.as_secs() / DAY.as_secs()) as usize)?;
+                age = DAY * u32::try_from(days).unwrap_or(u32::MAX);
+            }
+            "limit" => most = number(MOST_CHANGES)?,
+            _ => return Err(wrong("the parameters are days and limit".to_owned())),
+        }
+    }
+    Ok((age, most))
+}
