@@ -49,6 +49,9 @@ pub mod http;
 // Evaluates rules on logs and sampled requests, without the service's counters.
 pub mod evaluate;
 
+// The text of rules that someone proposes, checked and compared with the rules in force.
+pub mod proposal;
+
 // Offline tools: rules replayed on a log, and a signed ledger of usage.
 pub mod replay;
 pub mod ledger;

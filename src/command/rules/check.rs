@@ -8,9 +8,10 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use clap::Args;
 
-use super::report::{Checked, Format, Texts, Weight};
+use super::report::{Checked, Format, Weight};
 use crate::engine::rules::report::RulesError;
 use crate::settings::Reading;
+use crate::sources::files::excerpt::Texts;
 use crate::sources::files::load::{self, LoadOptions, Loaded, NamedText, Sources};
 
 /// Path that means standard input.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::num::NonZeroU32;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 // Uses a fast hash that does not resist chosen names; the names come only from the rules, not from clients.
@@ -250,6 +251,16 @@ impl Rules {
     /// Returns the origin of a place, or `None` if the rules have no recorded origin.
     pub fn origin(&self, place: Place) -> Option<&OriginConfig> {
         self.origins.get(place.origin as usize)
+    }
+
+    /// Returns the names of the files or other sources that a domain is in, in their order.
+    pub fn files_of(&self, domain: &str) -> Vec<&Path> {
+        let Some(Domain { place, .. }) = self.domain(domain) else { return Vec::new() };
+        let rules = self.rules.iter().filter(|rule| *rule.domain == *domain);
+        let mut places: Vec<u32> = rules.map(|rule| rule.place.origin).chain([place.origin]).collect();
+        places.sort_unstable();
+        places.dedup();
+        places.into_iter().filter_map(|place| self.origins.get(place as usize)).map(|origin| &*origin.name).collect()
     }
 
     /// Returns every rule, in the order of the files.

@@ -1,5 +1,6 @@
 //! Rules from files: finds and reads them, and notices changes. The tokens of administrators come from a file, too.
 
+pub mod excerpt;
 pub mod load;
 mod token;
 pub mod tokens;

@@ -5,8 +5,6 @@ mod json;
 mod sarif;
 mod text;
 
-pub(crate) use text::Texts;
-
 use std::io::{self, BufWriter, Write};
 
 use clap::ValueEnum;
@@ -14,6 +12,7 @@ use clap::ValueEnum;
 use crate::engine::rules::Rules;
 use crate::engine::rules::diff::{self, Change, Totals};
 use crate::engine::rules::report::{Problem, RulesError, Severity};
+use crate::sources::files::excerpt::Texts;
 use crate::sources::files::load::Loaded;
 
 /// Format of a report.
