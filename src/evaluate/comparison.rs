@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::Arrival;
 use super::tally::KeyHash;
 use crate::engine::decision::{Decision, Limited};
-use crate::engine::descriptor::{Request, Role};
+use crate::engine::descriptor::{Descriptor, Role};
 use crate::observe::redaction::Values;
 
 /// The most rules with examples, and the most examples of a rule.
@@ -157,7 +157,7 @@ impl Comparison {
         if !is_first || self.with_examples < RULES_WITH_EXAMPLES {
             self.with_examples += usize::from(is_first);
             let Arrival { at_ms, request, .. } = compared.arrival;
-            of_rule.keep(at_ms, compared.difference, example(request, &self.values));
+            of_rule.keep(at_ms, compared.difference, example_of(&request.descriptors, &self.values));
         }
     }
 }
@@ -212,10 +212,10 @@ impl OfRule {
     }
 }
 
-/// Formats a request as people write it, with values as far as they are shown: `user=ann + path`.
-fn example(request: &Request, values: &Values) -> String {
+/// Formats descriptors as people write them, with values as far as they are shown: `user=ann + path`.
+pub(super) fn example_of(descriptors: &[Descriptor], values: &Values) -> String {
     let mut text = String::new();
-    for (place, descriptor) in request.descriptors.iter().enumerate() {
+    for (place, descriptor) in descriptors.iter().enumerate() {
         text.push_str(if place == 0 { "" } else { " + " });
         for (level, (key, value)) in values.of_entries(&descriptor.entries).enumerate() {
             text.push_str(if level == 0 { "" } else { " " });

@@ -6,6 +6,7 @@
 //! arrivals ─▶ evaluator    decides each whole request by one set of rules
 //!             run          counts the decisions of each limit
 //!             comparison   counts the requests that another set of rules decides differently
+//!             changed      counts the requests that an adjustment decides differently
 //!             peaks        measures each key's highest demand within a period
 //!             suggestion   tries other numbers, to find the smallest that stays within a goal
 //! report   ◀─ report       for people, or as JSON
@@ -14,6 +15,7 @@
 //! Memory is bounded by the number of counters and keys, not by the length of the stream. This module is above the
 //! engine, because an evaluation owns its store.
 
+mod changed;
 mod comparison;
 mod evaluator;
 mod peaks;
@@ -24,6 +26,7 @@ mod tally;
 
 use crate::engine::descriptor::Request;
 
+pub use changed::{Changed, KeyCount};
 pub use comparison::{Comparison, Difference};
 pub use evaluator::{Evaluator, RuleSet};
 pub use peaks::{Peaks, UpTo};

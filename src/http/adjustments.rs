@@ -6,23 +6,27 @@ use axum::body::{Body, Bytes};
 use axum::extract::{Path, State};
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use axum::routing::any;
+use axum::routing::{any, post};
 use axum::{Extension, Json, Router};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::admin::{Admin, Refusal, failed, refuse};
 use super::client::{Change, Client};
 use super::json::whole;
+use super::what_if::{OfInstances, replay};
 use crate::engine::adjustment::{Id, Written};
 use crate::observe::redaction::Values;
-use crate::shared::adjustment::{AdjustmentError, By};
+use crate::observe::what_if::{Adjusted, Preview, WhatIfError};
+use crate::shared::adjustment::{AdjustmentError, By, Previewed};
 use crate::store::Store;
 
 /// Largest body of a request in bytes. No adjustment is longer.
 const MOST_BYTES: usize = 16 * 1024;
 
 pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
-    Router::new().route("/adjustments", any(all)).route("/adjustments/{id}", any(one)).with_state(admin)
+    let router = Router::new().route("/adjustments", any(all)).route("/adjustments/{id}", any(one));
+    router.route("/adjustments/preview", post(preview)).with_state(admin)
 }
 
 /// Handles `/adjustments`: `GET` lists the adjustments in force, `POST` starts one.
@@ -50,6 +54,32 @@ async fn all<S: Store>(
             "use GET to list, POST to create, and DELETE /adjustments/ID to end",
         )),
     }
+}
+
+/// The answer about an adjustment that is not in force.
+#[derive(Serialize)]
+struct Shown {
+    /// Number of limits that it touches.
+    limits: usize,
+    /// Why it changes only limits that requests bring along, if so.
+    note: Option<String>,
+    #[serde(flatten)]
+    preview: Preview,
+}
+
+/// Handles `POST /adjustments/preview`, with the body of `POST /adjustments`: what the adjustment would have done to the
+/// recorded requests. It changes nothing, so clients that may only read may ask.
+async fn preview<S: Store>(State(admin): State<Arc<Admin<S>>>, body: Body) -> Result<Response, Refusal> {
+    let written = written(&whole(body, (MOST_BYTES, "an adjustment")).await?)?;
+    let previewed = admin.adjustments().preview(&written).await?;
+    let what_if = admin.observed().what_if.clone();
+    let shown = replay(&admin, move || {
+        let Previewed { id, rules, before, after, note } = &previewed;
+        let adjusted = Adjusted { rules, before: before.as_deref(), after, id };
+        let preview = what_if.map(|what_if| what_if.preview(adjusted)).transpose()?.unwrap_or_default();
+        Ok::<_, WhatIfError>(Shown { limits: adjusted.limits(), note: note.clone(), preview })
+    });
+    Ok(Json(OfInstances::here(shown.await??)).into_response())
 }
 
 /// Handles `/adjustments/ID`: `DELETE ?who=ann&why=over` ends the adjustment.

@@ -31,9 +31,11 @@ use crate::limiter::Limiter;
 use crate::metrics::AdminMetrics;
 use crate::observe::Observing;
 use crate::observe::redaction::Values;
+use crate::proposal::{Files, Reading};
 use crate::shared::adjustment::Adjustments;
 use crate::shared::fleet::Fleet;
 use crate::shared::usage::UsageStore;
+use crate::sources::files::load::LoadOptions;
 use crate::store::Store;
 use crate::survey::{Scope, Survey};
 use crate::telemetry::LevelControl;
@@ -61,6 +63,10 @@ pub struct Admin<S> {
     explaining: Semaphore,
     /// Admits one client at a time that reads the counters of many keys.
     reading_counters: Arc<Semaphore>,
+    /// Admits one replay of recorded requests at a time, even after its client has left: it takes a core for a while.
+    replaying: Arc<Semaphore>,
+    /// How this process reads rules.
+    reading: Reading,
     /// Recorded usage of limits.
     usage: UsageStore,
     observing: Observing,
@@ -92,6 +98,8 @@ impl<S> Admin<S> {
             reader_values: Values::Plain,
             explaining: Semaphore::new(1),
             reading_counters: Arc::new(Semaphore::new(1)),
+            replaying: Arc::new(Semaphore::new(1)),
+            reading: Reading { options: LoadOptions::default(), files: Files::None },
             observing: Observing::default(),
             levels: None,
         }
@@ -118,6 +126,12 @@ impl<S> Admin<S> {
     /// Returns the clients, whose tokens may change.
     pub fn clients(&self) -> KnownClients {
         self.clients.clone()
+    }
+
+    /// Reads proposed rules as the process reads its own.
+    #[must_use]
+    pub fn reading(self, reading: Reading) -> Admin<S> {
+        Admin { reading, ..self }
     }
 
     /// Changes the levels of this log.
@@ -170,6 +184,14 @@ impl<S> Admin<S> {
 
     pub(super) fn reading_counters(&self) -> &Arc<Semaphore> {
         &self.reading_counters
+    }
+
+    pub(super) fn replaying(&self) -> &Arc<Semaphore> {
+        &self.replaying
+    }
+
+    pub(super) fn rules_reading(&self) -> &Reading {
+        &self.reading
     }
 
     pub(super) fn explaining(&self) -> &Semaphore {

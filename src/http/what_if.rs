@@ -1,39 +1,52 @@
-//! `/what-if`: the effect of another number on recorded requests. Read-only: rules change in their files.
+//! `/what-if`: the effect of another number, or of other rules, on recorded requests. Read-only: rules change in their
+//! files. So a client that may only read may send rules, too.
 
 use std::convert::Infallible;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{RawQuery, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Json, Router};
 use futures_util::stream;
+use serde::Serialize;
+use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
 use super::admin::{Admin, Refusal, failed, refuse};
+use super::json::whole;
 use crate::engine::algorithm::Algorithm;
-use crate::observe::what_if::{Question, WhatIf, WhatIfError};
+use crate::engine::rules::Rules;
+use crate::evaluate::RuleDifferences;
+use crate::observe::what_if::{Compared, Question, WhatIf, WhatIfError};
+use crate::proposal::{Changes, Invalid, Proposal, Reading, Valid};
 use crate::store::Store;
 
 /// Shared state of both paths.
 struct Asked<S> {
     admin: Arc<Admin<S>>,
-    /// Admits one replay at a time, even after its client has left: a replay takes a core for a while.
-    replaying: Arc<Semaphore>,
+    /// Limits clients that send rules: each text is in memory until its turn has come.
+    sending: Arc<Semaphore>,
     /// Limits readers of the log: a log that is being read keeps all requests of the moment when it was requested.
     reading: Arc<Semaphore>,
 }
 
 /// Most logs that may be read at once.
 const READERS: usize = 2;
+/// Most texts of rules that may wait at once.
+const SENDERS: usize = 4;
+/// Largest text of rules in bytes.
+const MOST_BYTES: usize = 1 << 20;
 
 pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
-    let [replaying, reading] = [1, READERS].map(|permits| Arc::new(Semaphore::new(permits)));
-    let asked = Arc::new(Asked { admin, replaying, reading });
-    Router::new().route("/what-if", get(answer::<S>)).route("/what-if/log", get(log::<S>)).with_state(asked)
+    let [sending, reading] = [SENDERS, READERS].map(|permits| Arc::new(Semaphore::new(permits)));
+    let asked = Arc::new(Asked { admin, sending, reading });
+    let router = Router::new().route("/what-if", get(answer::<S>)).route("/what-if/log", get(log::<S>));
+    router.route("/what-if/rules", post(rules::<S>)).with_state(asked)
 }
 
 impl<S: Store> Asked<S> {
@@ -48,21 +61,133 @@ impl<S: Store> Asked<S> {
 async fn answer<S: Store>(State(asked): State<Arc<Asked<S>>>, RawQuery(query): RawQuery) -> Result<Response, Refusal> {
     let what_if = asked.what_if()?;
     let question = question(query.as_deref().unwrap_or_default())?;
-    let turn = Arc::clone(&asked.replaying).acquire_owned().await.map_err(failed)?;
-    let told = spawn_blocking(move || {
-        let _turn = turn;
-        match question {
-            Some(question) => what_if.ask(&question).map(|told| Json(told).into_response()),
-            None => what_if.overview().map(|told| Json(told).into_response()),
-        }
+    let told = replay(&asked.admin, move || match question {
+        Some(question) => what_if.ask(&question).map(|told| Json(OfInstances::here(told)).into_response()),
+        None => what_if.overview().map(|told| Json(OfInstances::here(told)).into_response()),
     });
-    told.await.map_err(failed)?.map_err(|error| {
+    Ok(told.await??)
+}
+
+/// Runs a replay on another thread when its turn has come.
+pub(super) async fn replay<S: Store, T: Send + 'static>(
+    admin: &Admin<S>,
+    replay: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Refusal> {
+    let turn = Arc::clone(admin.replaying()).acquire_owned().await.map_err(failed)?;
+    let replay = move || {
+        let _turn = turn;
+        replay()
+    };
+    spawn_blocking(replay).await.map_err(failed)
+}
+
+impl From<WhatIfError> for Refusal {
+    fn from(error: WhatIfError) -> Refusal {
         let status = match &error {
             WhatIfError::NoLimit(..) => StatusCode::NOT_FOUND,
             WhatIfError::Limit(_) | WhatIfError::Concurrency => StatusCode::BAD_REQUEST,
             WhatIfError::NoRules | WhatIfError::NoRoom | WhatIfError::TooLong => StatusCode::SERVICE_UNAVAILABLE,
         };
         refuse(status, error)
+    }
+}
+
+/// The instances whose requests are in an answer, and the answer.
+#[derive(Serialize)]
+pub(super) struct OfInstances<T> {
+    instances: Value,
+    #[serde(flatten)]
+    answer: T,
+}
+
+impl<T> OfInstances<T> {
+    /// Marks an answer as that of this instance alone.
+    pub(super) fn here(answer: T) -> OfInstances<T> {
+        OfInstances { instances: json!({ "answered": 1, "of": 1, "missing": [], "unavailable": null }), answer }
+    }
+}
+
+/// The report on a text of rules.
+#[derive(Default, Serialize)]
+struct Report {
+    ok: bool,
+    /// Its mistakes, as `tollgate check` prints them.
+    mistakes: Option<String>,
+    #[serde(flatten)]
+    changes: Changes,
+    /// Number of recorded requests that were decided by both; `None` if no requests are recorded.
+    requests: Option<u64>,
+    keys: Option<u64>,
+    newly_denied: Option<u64>,
+    newly_allowed: Option<u64>,
+    rules: Vec<RuleDifferences>,
+    more_rules: usize,
+    /// Number of seconds that the requests cover.
+    seconds: u64,
+    sample: f64,
+}
+
+/// Handles `POST /what-if/rules?file=PATH` with the text of a rules file: checks it, and compares it with the rules in
+/// force. Without a file, the text stands for the file of its domain.
+async fn rules<S: Store>(
+    State(asked): State<Arc<Asked<S>>>,
+    RawQuery(query): RawQuery,
+    body: Body,
+) -> Result<Response, Refusal> {
+    let mut file = None;
+    for (key, value) in form_urlencoded::parse(query.as_deref().unwrap_or_default().as_bytes()) {
+        match &*key {
+            "file" => file = Some(PathBuf::from(value.into_owned())),
+            "instance" => {}
+            _ => {
+                return Err(refuse(
+                    StatusCode::BAD_REQUEST,
+                    format!("{key} in the query of /what-if/rules: write file"),
+                ));
+            }
+        }
+    }
+    let Ok(turn) = Arc::clone(&asked.sending).try_acquire_owned() else {
+        return Err(refuse(StatusCode::TOO_MANY_REQUESTS, format!("{SENDERS} clients send rules: try again later")));
+    };
+    let text = whole(body, (MOST_BYTES, "a rules file")).await?;
+    let text =
+        String::from_utf8(text.to_vec()).map_err(|_| refuse(StatusCode::BAD_REQUEST, "the rules are not UTF-8"))?;
+    let snapshot = asked.admin.limiter().snapshot();
+    if !snapshot.is_in_force() {
+        return Err(refuse(StatusCode::SERVICE_UNAVAILABLE, WhatIfError::NoRules));
+    }
+    let (in_force, reading) = (Arc::clone(&snapshot.rules), asked.admin.rules_reading().clone());
+    let what_if = asked.admin.observed().what_if.clone();
+    let report = replay(&asked.admin, move || {
+        let _turn = turn;
+        report(&Proposal { text, file }, (&in_force, &reading), what_if.as_deref())
+    });
+    Ok(Json(OfInstances::here(report.await??)).into_response())
+}
+
+fn report(
+    proposal: &Proposal,
+    (in_force, reading): (&Rules, &Reading),
+    what_if: Option<&WhatIf>,
+) -> Result<Report, WhatIfError> {
+    let Valid { rules, domain, changes } = match proposal.examine(in_force, reading) {
+        Ok(valid) => valid,
+        Err(Invalid(mistakes)) => return Ok(Report { mistakes: Some(mistakes), ..Report::default() }),
+    };
+    let report = Report { ok: true, changes, ..Report::default() };
+    let Some(what_if) = what_if else { return Ok(report) };
+    let Compared { kept, keys, differences } = what_if.compare(&domain, in_force, &rules)?;
+    Ok(Report {
+        requests: Some(differences.compared),
+        keys: Some(keys),
+        newly_denied: Some(differences.newly_denied),
+        newly_allowed: Some(differences.newly_allowed),
+        rules: differences.rules,
+        more_rules: differences.more_rules,
+        seconds: kept.seconds,
+        sample: kept.sample_now,
+        ..report
     })
 }
 
@@ -102,9 +227,13 @@ fn question(query: &str) -> Result<Option<Question>, Refusal> {
                 let algorithm = Algorithm::ALL.iter().find(|algorithm| algorithm.name() == value);
                 question.algorithm = Some(*algorithm.ok_or_else(|| wrong(&"unknown algorithm"))?);
             }
+            "instance" => {}
             "suggest" => question.goal = Some(value.parse().map_err(|error| wrong(&error))?),
             _ => return Err(wrong(&"write domain, rule, number, algorithm, period_ms or suggest")),
         }
+    }
+    if question == Question::default() {
+        return Ok(None);
     }
     match question.domain.is_empty() || question.rule.is_empty() {
         true => Err(refuse(StatusCode::BAD_REQUEST, "name a limit: its domain and rule, as in metrics")),

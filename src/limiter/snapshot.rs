@@ -44,6 +44,11 @@ impl Snapshot {
         self.adjustments.as_deref()
     }
 
+    /// Returns the adjustments in force for use after the snapshot.
+    pub fn shared_adjustments(&self) -> Option<Arc<Adjustments>> {
+        self.adjustments.clone()
+    }
+
     /// Returns rules and adjustments as a plan takes them.
     pub fn rules_and_adjustments(&self) -> (&Rules, Option<&Adjustments>) {
         (&self.rules, self.adjustments())

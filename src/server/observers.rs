@@ -30,6 +30,8 @@ pub(super) fn start(
     let what_if = options::what_if(settings, instance)?;
     if let Some(what_if) = &what_if {
         what_if.follow().context("cannot start the thread that keeps requests to be replayed")?;
+        let (requests, sample) = (settings.decisions.what_if_requests, settings.decisions.what_if_sample);
+        tracing::info!(requests, sample, "recent requests are kept for what-if and previews of adjustments");
     }
     Ok(Observing { heavy_hitters, decision_log, candidates: candidates::start(settings, metrics)?, what_if })
 }

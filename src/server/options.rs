@@ -2,6 +2,7 @@
 
 use std::num::NonZero;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::announce::Wants;
 use super::descriptors::Shares;
@@ -13,9 +14,13 @@ use crate::observe::Observers;
 use crate::observe::candidates::CandidateOptions;
 use crate::observe::heavy_hitters::HeavyHitters;
 use crate::observe::what_if::{WhatIf, WhatIfOptions};
-use crate::settings::{LogPlace, Settings, SettingsError};
+use crate::proposal::{Files, Reading};
+use crate::settings::{ConfigType, LogPlace, Settings, SettingsError};
 use crate::sources::files::load::Sources;
 use crate::store::memory::SystemClock;
+
+/// Time that the requests kept for what-if cover at least, where possible.
+const WHAT_IF_COVERS: Duration = Duration::from_secs(5 * 60);
 
 /// Returns whether the console is served, and if not, why.
 pub(super) fn console(settings: &Settings) -> Availability {
@@ -85,20 +90,32 @@ fn replicas(settings: &Settings) -> Result<u32, SettingsError> {
     Ok(if settings.store.redis()?.is_some() { settings.deciding.expected_replicas } else { 1 })
 }
 
-/// Returns the store of requests for replays, or `None` if it is off.
+/// Returns how the process reads rules.
+pub(super) fn reading(settings: &Settings) -> Reading {
+    let files = match settings.rules.config_type {
+        ConfigType::File => Files::OnDisk(settings.rules.built_in.clone().into()),
+        ConfigType::GrpcXdsSotw => Files::None,
+    };
+    Reading { options: settings.reading.load_options(), files }
+}
+
+/// Returns the store of requests for replays, or `None` if it is off, or if nobody may ask.
 pub(super) fn what_if(settings: &Settings, instance: &str) -> Result<Option<Arc<WhatIf>>, SettingsError> {
     let requests = settings.decisions.what_if_requests as usize;
     let options = || {
         Ok(WhatIfOptions {
             requests,
             sample: settings.decisions.what_if_sample,
+            covers: WHAT_IF_COVERS,
             plan: plan(settings),
             replicas: replicas(settings)?,
             values: settings.decisions.reader_values()?,
             instance: instance.to_owned(),
         })
     };
-    (requests > 0).then(|| Ok(Arc::new(WhatIf::new(options()?, SystemClock)))).transpose()
+    (requests > 0 && settings.listeners.admin_api)
+        .then(|| Ok(Arc::new(WhatIf::new(options()?, SystemClock))))
+        .transpose()
 }
 
 pub(super) fn connection(settings: &Settings) -> ConnectionOptions {

@@ -61,15 +61,15 @@ pub struct DecisionSettings {
         help_heading = "Decisions", value_parser = named(&Shown::ALL, Shown::name))]
     pub top_keys_values: Shown,
 
-    /// Number of recent requests to keep in memory, 8 MiB at most. /what-if and the console use them to show the effect
-    /// of another number. 0 keeps none.
-    #[arg(long, env = "WHAT_IF_REQUESTS", value_name = "NUMBER", default_value = "0", help_heading = "Decisions",
+    /// Number of recent requests to keep in memory, with 100 bytes each: at least 1 MiB, at most 8. /what-if, previews
+    /// of adjustments and the console replay them. 0 keeps none.
+    #[arg(long, env = "WHAT_IF_REQUESTS", value_name = "NUMBER", default_value = "20000", help_heading = "Decisions",
         value_parser = whole::<u32>(0..=10_000_000))]
     pub what_if_requests: u32,
 
-    /// Share of keys for which requests are kept, from 0 to 1. All instances keep the same keys, with all requests of
-    /// each key.
-    #[arg(long, env = "WHAT_IF_SAMPLE", value_name = "SHARE", default_value = "0.1", help_heading = "Decisions",
+    /// Largest share of keys for which requests are kept, from 0 to 1, with all requests of each key. A busy service
+    /// keeps a smaller share, so that the requests cover five minutes. All instances select the same keys.
+    #[arg(long, env = "WHAT_IF_SAMPLE", value_name = "SHARE", default_value = "1", help_heading = "Decisions",
         value_parser = share)]
     pub what_if_sample: f64,
 

@@ -446,7 +446,7 @@ mod tests {
             ("EXTRA_TAGS", &[], &["--use-prometheus"]),
             ("DECISION_LOG_SAMPLE", &[], &["--decision-log=stdout"]),
             ("DECISION_LOG_FILE_BYTES", &["--decision-log=stdout"], &["--decision-log=x"]),
-            ("WHAT_IF_SAMPLE", &["--admin-api"], &["--admin-api", "--what-if-requests=9"]),
+            ("WHAT_IF_SAMPLE", &["--admin-api", "--what-if-requests=0"], &["--admin-api"]),
             ("VALUES_KEY", &[], &["--top-keys-values=hashed"]),
             ("TRACING_ENABLED", &["--otel-sdk-disabled"], &[]),
             ("TRACING_EXPORTER_PROTOCOL", &[], &["--tracing-enabled"]),

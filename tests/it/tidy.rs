@@ -56,6 +56,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("observe/sample", &["engine"]),
     ("observe/what_if", &["engine", "evaluate", "observe/redaction", "observe/sample", "observe/watch"]),
     ("evaluate", &["engine", "observe/redaction", "store"]),
+    ("proposal", &["engine", "sources/files"]),
     ("replay", &["engine", "evaluate", "observe/redaction"]),
     ("ledger", &["engine"]),
     ("inspect", &["engine", "limiter", "store"]),
@@ -66,6 +67,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "http",
         &[
             "engine",
+            "evaluate",
             "grpc",
             "inspect",
             "ledger",
@@ -77,6 +79,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "observe/history",
             "observe/redaction",
             "observe/what_if",
+            "proposal",
             "shared/adjustment",
             "shared/fleet",
             "shared/usage",

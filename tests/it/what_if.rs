@@ -7,19 +7,21 @@ use std::io::{Cursor, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use serde_json::Value;
 use support::tollgate::{Tollgate, command};
 use support::wait_until;
+use tollgate::engine::adjustment::{Adjustment, Content, Effect, Id, InForce, Target};
 use tollgate::engine::algorithm::{Algorithm, Ask};
 use tollgate::engine::clock::GivenClock;
 use tollgate::engine::descriptor::{Descriptor, Entry, Override, Request, Unit};
 use tollgate::engine::plan::PlanOptions;
 use tollgate::engine::rules::Rules;
-use tollgate::evaluate::{LimitReport, RuleSet, Run, RunOptions};
+use tollgate::evaluate::{Evaluator, LimitReport, RuleSet, Run, RunOptions};
 use tollgate::observe::redaction::Values;
-use tollgate::observe::what_if::{Question, Trial, WhatIf, WhatIfError, WhatIfOptions};
+use tollgate::observe::what_if::{Adjusted, Question, Trial, WhatIf, WhatIfError, WhatIfOptions};
 use tollgate::replay::{Event, MappingOptions, Reading, Requests};
 use tollgate::sources::files::load::{self, LoadOptions, NamedText, Sources};
 
@@ -84,6 +86,7 @@ fn options() -> WhatIfOptions {
     WhatIfOptions {
         requests: 100_000,
         sample: 1.0,
+        covers: Duration::ZERO,
         plan,
         replicas: 1,
         values: Values::Plain,
@@ -490,13 +493,13 @@ async fn no_more_logs_are_begun_than_may_be_read_at_once() {
 }
 
 #[test]
-fn it_is_off_unless_it_is_wanted_and_needs_a_token() {
-    let without = start(&[]);
+fn it_is_on_unless_it_is_unwanted_and_needs_a_token() {
+    let without = start(&["WHAT_IF_REQUESTS=0"]);
     for path in ["/what-if", "/what-if/log"] {
         let (status, said) = without.admin("GET", path, TOKEN);
         assert!(status == 404 && said["error"].as_str().unwrap().contains("set WHAT_IF_REQUESTS"), "{said}");
     }
-    let service = start(&["WHAT_IF_REQUESTS=10", "ADMIN_READ_TOKEN=another token of some length"]);
+    let service = start(&["ADMIN_READ_TOKEN=another token of some length"]);
     for path in ["/what-if", "/what-if/log"] {
         assert_eq!(service.admin("GET", path, "").0, 401);
         assert_eq!(service.admin("POST", path, TOKEN).0, 405);
@@ -526,4 +529,287 @@ fn keys_are_told_apart_by_name_up_to_a_bound() {
     let trial = Scene::new(&text, options()).see(&sorted).what_if.ask(&question(1)).unwrap();
     let names: HashSet<&str> = trial.then.most_denied.iter().map(|key| &*key.key).collect();
     assert_eq!((names.len(), trial.then.keys_denied), (25, 60));
+}
+
+/// Requests of many users, spread evenly: so many users, each with one request in its turn, every so many milliseconds.
+fn traffic(users: u64, every_ms: u64, begin_ms: u64, requests: u64) -> impl Iterator<Item = Event> {
+    (0..requests).map(move |at| {
+        Event::new(begin_ms + at * every_ms, of(vec![descriptor("user", format!("u{}", at % users), 1)]))
+    })
+}
+
+fn adaptive(requests: usize) -> WhatIfOptions {
+    WhatIfOptions { requests, covers: Duration::from_secs(300), ..options() }
+}
+
+#[test]
+fn a_quiet_service_records_all_keys_and_a_busy_one_a_share_of_them_completely() {
+    let text = shop(Algorithm::FixedWindow, 3, 60_000);
+    let quiet = Scene::new(&text, adaptive(1_000)).see(&traffic(50, 1_000, BEGIN_MS, 2_000).collect::<Vec<_>>());
+    let kept = quiet.what_if.overview().unwrap().kept;
+    assert_eq!((kept.sample_now, kept.requests, kept.seconds), (1.0, 1_000, 999));
+    // 20 requests a second would fill the ring in 50 seconds.
+    let events: Vec<Event> = traffic(2_000, 50, BEGIN_MS, 20_000).collect();
+    let busy = Scene::new(&text, adaptive(1_000)).see(&events);
+    let kept = busy.what_if.overview().unwrap().kept;
+    assert!(kept.sample_now < 0.3 && kept.sample_now > 0.03, "{kept:?}");
+    assert!(kept.seconds >= 150 && kept.requests >= 300, "{kept:?}");
+    let logged = busy.logged();
+    let keys: HashSet<&Request> = logged.iter().map(|event| &event.request).collect();
+    let first = logged[0].at_ms;
+    let of_keys = events.iter().filter(|event| event.at_ms >= first && keys.contains(&event.request));
+    assert_eq!(of_keys.count(), logged.len());
+}
+
+#[test]
+fn with_less_traffic_for_an_hour_more_keys_are_recorded_again() {
+    let text = shop(Algorithm::FixedWindow, 3, 60_000);
+    let busy: Vec<Event> = traffic(2_000, 10, BEGIN_MS, 40_000).collect();
+    let scene = Scene::new(&text, adaptive(1_000)).see(&busy);
+    let share = |scene: &Scene| scene.what_if.overview().unwrap().kept.sample_now;
+    let few = share(&scene);
+    let later = busy.last().unwrap().at_ms;
+    let scene = scene.see(&traffic(2_000, 10_000, later, 2_000).collect::<Vec<_>>());
+    assert!(share(&scene) > 3.0 * few, "{few} {}", share(&scene));
+}
+
+#[test]
+fn the_only_key_of_a_busy_service_is_recorded_for_a_while_and_then_again() {
+    let text = shop(Algorithm::FixedWindow, 3, 60_000);
+    let all: Vec<Event> = traffic(1, 1, BEGIN_MS, 60_000).collect();
+    let scene = Scene::new(&text, adaptive(1_000)).see(&all);
+    let kept = scene.what_if.overview().unwrap().kept;
+    assert!(kept.requests > 900 && kept.sample_now > 0.0, "{kept:?}");
+    let logged = scene.logged();
+    assert!(logged.windows(2).all(|pair| pair[1].at_ms - pair[0].at_ms == 1), "no request is missing in between");
+    assert!(logged[0].at_ms > BEGIN_MS + 10_000, "the oldest are gone");
+}
+
+#[test]
+fn a_clock_that_is_set_back_does_not_stop_the_recorder() {
+    let text = shop(Algorithm::FixedWindow, 3, 60_000);
+    let hour = 3_600_000;
+    let scene = Scene::new(&text, adaptive(500)).see(&traffic(1, 1, BEGIN_MS + hour, 5_000).collect::<Vec<_>>());
+    let scene = scene.see(&traffic(1, 1, BEGIN_MS, 5_000).collect::<Vec<_>>());
+    let kept = scene.what_if.overview().unwrap().kept;
+    assert!(kept.requests > 0 && kept.seconds >= 1 && kept.seconds < 60, "{kept:?}");
+}
+
+/// An adjustment of the limit of users.
+fn adjustment(id: u64, effect: Effect, target: Target) -> Arc<Adjustment> {
+    let content = Content { target, effect, who: "ann".into(), why: "a test".into() };
+    Arc::new(Adjustment { id: Id::of_number(id), content, since_ms: id, until_ms: u64::MAX })
+}
+
+fn effects() -> impl Strategy<Value = Effect> {
+    prop_oneof![
+        (1..8_u32).prop_map(Effect::Number),
+        Just(Effect::Pass),
+        Just(Effect::Block),
+        Just(Effect::Shadow),
+        Just(Effect::Enforce),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn a_preview_counts_what_two_services_decide_differently(
+        events in events(), algorithm in algorithm(), before in prop::option::of(effects()), effect in effects(),
+    ) {
+        let text = shop(algorithm, 4, 5_000);
+        let plain = WhatIfOptions { plan: PlanOptions::default(), ..options() };
+        let scene = Scene::new(&text, plain).see(&events);
+        let target = || Target::Rule { domain: "shop".into(), rule: "per-user".into() };
+        let before: Vec<_> = before.map(|effect| adjustment(1, effect, target())).into_iter().collect();
+        let (before, new) = (InForce::new(before), adjustment(2, effect, target()));
+        let after = before.with((*new).clone());
+        let rules = rules(&text);
+        let adjusted = Adjusted { rules: &rules, before: Some(&before), after: &after, id: &new.id };
+        let preview = scene.what_if.preview(adjusted).unwrap();
+        let plan = PlanOptions::default();
+        let decided = |adjustments| {
+            let evaluator = Evaluator::new(1 << 20);
+            let set = RuleSet { adjustments: Some(adjustments), ..RuleSet::new(&rules, &plan) };
+            let decide = |event: &Event| evaluator.decide(&set, event.into()).unwrap().unwrap().over_limit;
+            events.iter().map(decide).collect::<Vec<_>>()
+        };
+        let (old, new) = (decided(&before), decided(&after));
+        let count = |wanted: (bool, bool)| old.iter().zip(&new).filter(|(a, b)| (**a, **b) == wanted).count();
+        let rate = |count: usize| Some((count as f64 / preview.seconds as f64 * 100.0).round() / 100.0);
+        prop_assert_eq!(adjusted.limits(), 1);
+        prop_assert_eq!(preview.requests_per_s, rate(events.len()));
+        prop_assert_eq!(preview.denied_per_s, rate(count((false, true))));
+        prop_assert_eq!(preview.allowed_per_s, rate(count((true, false))));
+    }
+}
+
+#[test]
+fn a_preview_scales_a_sample_and_does_not_guess_about_one_key() {
+    let text = shop(Algorithm::FixedWindow, 3, 3_600_000);
+    let events: Vec<Event> = traffic(4_000, 10, BEGIN_MS, 40_000).collect();
+    let scene =
+        Scene::new(&text, WhatIfOptions { sample: 0.25, plan: PlanOptions::default(), ..options() }).see(&events);
+    let rules = rules(&text);
+    let ask = |effect, target: Target| {
+        let new = adjustment(1, effect, target);
+        let after = InForce::default().with((*new).clone());
+        scene.what_if.preview(Adjusted { rules: &rules, before: None, after: &after, id: &new.id }).unwrap()
+    };
+    let all = ask(Effect::Block, Target::Domain("shop".into()));
+    let [touched, denied] = [all.requests_per_s, all.denied_per_s].map(|rate| rate.unwrap() / 100.0);
+    assert!((touched - 1.0).abs() < 0.1, "{all:?}");
+    // Each user's first 3 of 10 requests have passed.
+    assert!((denied - 0.3).abs() < 0.05 && (3_500..4_500).contains(&all.keys.unwrap()), "{all:?}");
+    let entries = |user: u64| vec![Entry { key: "user".into(), value: format!("u{user}").into() }];
+    let of_user = |user| ask(Effect::Block, Target::Descriptor { domain: "shop".into(), entries: entries(user) });
+    let (known, unknown): (Vec<_>, Vec<_>) = (0..40).map(of_user).partition(|preview| preview.keys.is_some());
+    assert!(known.len() > 2 && unknown.len() > 10);
+    assert!(known.iter().all(|one| one.keys == Some(1) && one.denied_per_s == Some(0.01)), "{known:?}");
+    assert!(unknown.iter().all(|one| one.denied_per_s.is_none() && one.examples.is_empty()), "{unknown:?}");
+}
+
+#[test]
+fn a_preview_without_requests_or_of_concurrency_says_that_it_does_not_know() {
+    let text = "{domain: shop, descriptors: [{key: route, descriptors: [{key: stream, rate_limit:
+          {name: streams, hold: 1m, requests_per_unit: 3, algorithm: concurrency}}]}]}";
+    let scene = Scene::new(text, options());
+    let rules = rules(text);
+    let ask = |effect| {
+        let new = adjustment(1, effect, Target::Domain("shop".into()));
+        let after = InForce::default().with((*new).clone());
+        let adjusted = Adjusted { rules: &rules, before: None, after: &after, id: &new.id };
+        (adjusted.limits(), scene.what_if.preview(adjusted).unwrap())
+    };
+    let (limits, preview) = ask(Effect::Number(1));
+    assert_eq!((limits, preview.keys, preview.seconds), (1, None, 0));
+    let [route, stream] =
+        [("route", "/a"), ("stream", "1")].map(|(key, value)| Entry { key: key.into(), value: value.into() });
+    let request = of(vec![Descriptor { entries: vec![route, stream], ask: Ask::Take(1), limit: None }]);
+    scene.clock.set(BEGIN_MS);
+    scene.what_if.offer(&request);
+    let (_, preview) = ask(Effect::Number(1));
+    assert_eq!((preview.keys, preview.denied_per_s), (Some(1), None));
+    let (_, preview) = ask(Effect::Block);
+    assert!(preview.denied_per_s.is_some());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn proposed_rules_are_compared_as_two_services_would_decide(
+        events in events(), old in algorithm(), new in algorithm(), number in 1..8_u32,
+    ) {
+        let (old, new) = (shop(old, 4, 5_000), shop(new, number, 5_000));
+        let scene = Scene::new(&old, options()).see(&events);
+        let sets = [rules(&old), rules(&new)];
+        let compared = scene.what_if.compare("shop", &sets[0], &sets[1]).unwrap();
+        let plan = PlanOptions::default();
+        let [old, new] = sets.each_ref().map(|rules| {
+            let (evaluator, set) = (Evaluator::new(1 << 20), RuleSet::new(rules, &plan));
+            let decide = |event: &Event| evaluator.decide(&set, event.into()).unwrap().unwrap().over_limit;
+            events.iter().map(decide).collect::<Vec<_>>()
+        });
+        let count = |wanted: (bool, bool)| old.iter().zip(&new).filter(|(a, b)| (**a, **b) == wanted).count() as u64;
+        let found = &compared.differences;
+        prop_assert_eq!((found.newly_denied, found.newly_allowed), (count((false, true)), count((true, false))));
+        prop_assert_eq!(found.compared, events.len() as u64);
+        let other = scene.what_if.compare("bank", &sets[0], &sets[1]).unwrap();
+        prop_assert_eq!((other.differences.compared, other.keys), (0, 0));
+    }
+}
+
+/// Sends a POST with this token; returns the status and the body.
+fn post(service: &Tollgate, path: &str, token: &str, body: &str) -> (u16, Value) {
+    let (status, text) = service.send("POST", path, &[("authorization", &format!("Bearer {token}"))], body.as_bytes());
+    (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
+}
+
+const READER: &str = "another token of some length";
+
+#[test]
+fn pasted_rules_are_checked_compared_and_made_a_patch() {
+    let service = start(&[&format!("ADMIN_READ_TOKEN={READER}")]);
+    for _ in 0..4 {
+        ask(&service, "user", "ann");
+    }
+    wait_until("they are kept", || told(&service, "")["requests"] == 4);
+    let file = std::fs::read_to_string(service.rules.path().join("rules.yaml")).unwrap();
+    let (status, same) = post(&service, "/what-if/rules", READER, &file);
+    assert_eq!(
+        (status, &same["ok"], &same["newly_denied"], &same["patch"]),
+        (200, &true.into(), &0.into(), &Value::Null)
+    );
+    let more = file.replacen("requests_per_unit: 2", "requests_per_unit: 3", 1);
+    assert_ne!(more, file);
+    let (_, report) = post(&service, "/what-if/rules", TOKEN, &more);
+    assert_eq!((&report["ok"], &report["newly_allowed"], &report["requests"]), (&true.into(), &1.into(), &4.into()));
+    assert_eq!(report["instances"]["answered"], 1);
+    assert_eq!(report["rules"][0]["examples"][0]["asked"], "user=ann");
+    assert!(report["changes"][0].as_str().unwrap().contains("requests_per_unit 2 -> 3"), "{report}");
+    assert!(report["patch"].as_str().unwrap().starts_with("--- a/rules.yaml\n+++ b/rules.yaml\n@@ "), "{report}");
+
+    let (status, wrong) = post(&service, "/what-if/rules", READER, &file.replacen("unit", "unti", 1));
+    assert_eq!((status, &wrong["ok"], &wrong["requests"]), (200, &false.into(), &Value::Null));
+    let mistakes = wrong["mistakes"].as_str().unwrap();
+    assert!(mistakes.starts_with("pasted.yaml:") && mistakes.contains('^'), "{mistakes}");
+
+    assert_eq!(post(&service, "/what-if/rules", "", &file).0, 401);
+    assert_eq!(post(&service, "/what-if/rules?colour=red", TOKEN, &file).0, 400);
+    assert_eq!(post(&service, "/what-if/rules", TOKEN, &"#".repeat((1 << 20) + 1)).0, 413);
+    assert_eq!(service.admin("GET", "/what-if/rules", TOKEN).0, 405);
+    // Nothing was put in force.
+    assert_eq!(std::fs::read_to_string(service.rules.path().join("rules.yaml")).unwrap(), file);
+    let without = start(&["WHAT_IF_REQUESTS=0"]);
+    let (_, report) = post(&without, "/what-if/rules", TOKEN, &more);
+    assert_eq!((&report["ok"], &report["requests"]), (&true.into(), &Value::Null));
+    assert!(report["patch"].is_string());
+}
+
+#[test]
+fn rules_may_change_while_others_are_compared_with_them() {
+    let service = start(&[]);
+    ask(&service, "user", "ann");
+    let file = std::fs::read_to_string(service.rules.path().join("rules.yaml")).unwrap();
+    let others = [file.replacen("requests_per_unit: 2", "requests_per_unit: 7", 1), file.clone()];
+    std::thread::scope(|scope| {
+        let askers: Vec<_> = (0..3)
+            .map(|_| {
+                scope.spawn(|| (0..15).map(|_| post(&service, "/what-if/rules", TOKEN, &file).0).collect::<Vec<_>>())
+            })
+            .collect();
+        (0..10).for_each(|turn| service.change_rules(&others[turn % 2]));
+        let statuses = askers.into_iter().flat_map(|asker| asker.join().unwrap());
+        assert!(statuses.into_iter().all(|status| status == 200));
+    });
+}
+
+#[test]
+fn an_adjustment_is_previewed_and_not_begun() {
+    let service = start(&[&format!("ADMIN_READ_TOKEN={READER}"), "TOP_KEYS_VALUES=hidden"]);
+    for _ in 0..2 {
+        ask(&service, "user", "zaphod");
+    }
+    wait_until("they are kept", || told(&service, "")["requests"] == 2);
+    let of = |body: Value| post(&service, "/adjustments/preview", READER, &body.to_string());
+    let block = serde_json::json!({ "effect": "block", "domain": "shop", "rule": "per-user" });
+    let (status, preview) = of(block);
+    assert_eq!((status, &preview["limits"], &preview["keys"]), (200, &1.into(), &1.into()), "{preview}");
+    assert!(preview["denied_per_s"].as_f64().unwrap() > 0.0, "{preview}");
+    assert_eq!(preview["examples"], serde_json::json!(["user"]), "values are hidden");
+    assert_eq!((&preview["sample"], &preview["instances"]["of"]), (&1.0.into(), &1.into()));
+    let (_, list) = service.admin("GET", "/adjustments", TOKEN);
+    assert_eq!(list, serde_json::json!([]));
+
+    let (status, said) = of(serde_json::json!({ "effect": "block", "domain": "shop", "rule": "gone" }));
+    assert!(status == 404 && said["error"].as_str().unwrap().contains("no rule gone"), "{said}");
+    let (status, said) = of(serde_json::json!({ "effect": "number", "domain": "shop" }));
+    assert!(status == 400 && said["error"].as_str().unwrap().contains("number: write"), "{said}");
+    assert_eq!(post(&service, "/adjustments/preview", READER, "[").0, 400);
+    assert_eq!(post(&service, "/adjustments", READER, "{}").0, 403);
+
+    let without = start(&["WHAT_IF_REQUESTS=0"]);
+    let block = serde_json::json!({ "effect": "scale", "share": "50%", "everything": true }).to_string();
+    let (_, preview) = post(&without, "/adjustments/preview", TOKEN, &block);
+    assert!(preview["limits"].as_u64().unwrap() > 0 && preview["keys"].is_null(), "{preview}");
 }

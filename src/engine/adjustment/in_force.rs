@@ -82,6 +82,16 @@ impl InForce {
         InForce { list, all, domains }
     }
 
+    /// Returns these adjustments and a further one, which is the latest of them. It replaces the one with its ID.
+    pub fn with(&self, adjustment: Adjustment) -> InForce {
+        let others = self.list.iter().filter(|other| other.id != adjustment.id).cloned();
+        let mut list: Vec<Arc<Adjustment>> = others.collect();
+        let latest = self.list.iter().map(|other| other.since_ms).max().unwrap_or(0);
+        let since_ms = adjustment.since_ms.max(latest.saturating_add(1));
+        list.push(Arc::new(Adjustment { since_ms, ..adjustment }));
+        InForce::new(list)
+    }
+
     /// Returns only the adjustments that change how limits count, without those that let requests pass or block them.
     pub fn that_count(&self) -> InForce {
         let count = self.list.iter().filter(|adjustment| adjustment.content.effect.kind() != Kind::Passage);

@@ -76,7 +76,12 @@ impl<const N: usize> Queue<N> {
         self.sampling.store(Some(sampling));
     }
 
-    /// Returns the sampled keys; `None` if they are not set yet.
+    /// Accepts nothing until sampled keys are set again.
+    pub fn rest(&self) {
+        self.sampling.store(None);
+    }
+
+    /// Returns the sampled keys; `None` if they are not set yet, or while the queue rests.
     pub fn sampling(&self) -> Option<Arc<Sampling<N>>> {
         self.sampling.load_full()
     }

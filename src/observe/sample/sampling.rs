@@ -40,6 +40,12 @@ impl Share {
             Share::Below(bound) => Share::Below(bound / 2),
         }
     }
+
+    /// Returns the share after it was halved so many times.
+    #[must_use]
+    pub fn halved(self, times: u32) -> Share {
+        (0..times).fold(self, |share, _| share.half())
+    }
 }
 
 /// Selects the descriptors of requests with sampled counters.

@@ -56,7 +56,7 @@ impl WhatIf {
     pub fn log(&self) -> impl Iterator<Item = String> + Send + use<> {
         let (sampling, events, first) = {
             let state = self.state.lock();
-            (self.queue.sampling(), state.ring.events(), state.ring.first_number())
+            (state.sampling.clone(), state.ring.events(), state.ring.first_number())
         };
         let options = self.options.clone();
         let chunks = events.len().div_ceil(AT_ONCE);
@@ -69,7 +69,7 @@ impl WhatIf {
 }
 
 fn lines((at_ms, request): &Event, call: u64, sampling: Option<&Sampling<1>>, options: &WhatIfOptions) -> String {
-    let WhatIfOptions { values, sample, instance, .. } = options;
+    let WhatIfOptions { values, instance, .. } = options;
     let time = timestamp(*at_ms);
     let (id, mut text) = (format!("{instance}/{call}"), String::new());
     for (index, Descriptor { entries, ask, limit }) in request.descriptors.iter().enumerate() {
@@ -86,7 +86,7 @@ fn lines((at_ms, request): &Event, call: u64, sampling: Option<&Sampling<1>>, op
             limit: limit.as_ref().map(brought_along),
             outcome: None,
             sampled: true,
-            sample_share: *sample,
+            sample_share: sampling.map_or(1.0, |sampling| sampling.share().as_ratio()),
             partial: sampling.is_some_and(|sampling| !sampling.picks(request, index)),
             instance,
             call,

@@ -3,20 +3,26 @@
 //!
 //! ```text
 //! worker ─▶ sample       selects keys by their hash, and copies their requests
-//! thread ─▶ ring         keeps the latest requests, bounded in number and in bytes
+//! thread ─▶ recorder     keeps the latest requests, bounded in number and in bytes; takes fewer keys if they are many
 //! people ◀─ trial        replays them by the rules in force and by another limit
+//!        ◀─ compare      replays them by the rules in force and by proposed ones
+//!        ◀─ preview      replays them with and without an adjustment
 //!        ◀─ log          writes them as lines for `tollgate replay`
 //! ```
 //!
 //! No answer depends on a replay, and it does not touch the service's counters. Replays start with empty counters, so
 //! usage before the first request of the ring is unknown.
 
+mod compare;
 mod log;
+mod preview;
+mod recorder;
 mod ring;
 mod trial;
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -27,24 +33,25 @@ use crate::engine::plan::{CounterKeys, PlanOptions};
 use crate::engine::rules::Rules;
 use crate::evaluate::Goal;
 use crate::observe::redaction::Values;
-use crate::observe::sample::{self, Copied, Queue, RETRY, Sampling, Share, Shared};
+use crate::observe::sample::{self, Queue, RETRY};
 use crate::observe::watch::{Observed, Observer, Watch};
-use ring::Ring;
+use recorder::State;
 
+pub use compare::Compared;
+pub use preview::{Adjusted, Preview};
 pub use trial::{Kept, LimitOfRule, Overview, RuleLine, Trial};
 
 /// The most memory of queued requests, in bytes.
 const MOST_WAITING_BYTES: usize = 2 << 20;
-/// The most memory of the ring, in bytes.
-const MOST_RING_BYTES: usize = 8 << 20;
-
 /// Options for keeping and replaying requests.
 #[derive(Clone, Debug)]
 pub struct WhatIfOptions {
     /// The most requests to keep.
     pub requests: usize,
-    /// The share of keys with requests to keep, from 0 to 1.
+    /// The largest share of keys with requests to keep, from 0 to 1.
     pub sample: f64,
+    /// The time that the requests cover at least, if a smaller share of keys makes it possible. Zero keeps the share.
+    pub covers: Duration,
     /// Options for planning requests. Global shadow mode is ignored, so that only the rules decide.
     pub plan: PlanOptions,
     /// Number of instances that share the traffic of a key. Each replays its share of every limit.
@@ -58,16 +65,11 @@ pub struct WhatIfOptions {
 /// The latest requests of some keys.
 pub struct WhatIf {
     options: WhatIfOptions,
-    /// Requests sampled by the rules in force, once there are any. Changes under the lock of the state.
+    /// Global shadow mode: no adjustment denies anything.
+    shadow_mode: bool,
+    /// Requests of the keys in the state, unless the recorder rests. Changes under the lock of the state.
     queue: Queue<1>,
     state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    ring: Ring,
-    /// Number of requests dropped because the queue was full.
-    dropped: u64,
 }
 
 /// A question: the effect of another limit.
@@ -113,41 +115,15 @@ pub enum WhatIfError {
 impl WhatIf {
     /// Creates an empty ring. It keeps nothing until rules are set.
     pub fn new(options: WhatIfOptions, clock: impl Clock) -> WhatIf {
+        let shadow_mode = options.plan.shadow_mode;
         let plan = PlanOptions { shadow_mode: false, counter_keys: CounterKeys::default(), ..options.plan };
         let queue = Queue::new(clock, MOST_WAITING_BYTES);
-        WhatIf { options: WhatIfOptions { plan, ..options }, queue, state: Mutex::default() }
+        WhatIf { options: WhatIfOptions { plan, ..options }, shadow_mode, queue, state: Mutex::default() }
     }
 
     /// Queues a copy of a decided request if its keys are sampled.
     pub fn offer(&self, request: &Request) {
         self.queue.offer(request, None);
-    }
-
-    /// Sets the rules in force. The ring is emptied if they may select other keys.
-    pub fn put_in_force(&self, rules: Shared) {
-        let mut state = self.state.lock();
-        let sampling = Arc::new(Sampling::new(Share::new(self.options.sample), [rules]));
-        let begins_anew = self.queue.sampling().is_some_and(|old| {
-            let says = |sampling: &Sampling<1>| (*sampling.rules()[0]).as_ref().version().to_owned();
-            (old.has_shared_counters() || sampling.has_shared_counters()) && says(&old) != says(&sampling)
-        });
-        if begins_anew {
-            drop(self.queue.take());
-            state.ring.clear();
-        }
-        self.queue.sample(sampling);
-    }
-
-    /// Moves queued requests into the ring.
-    pub fn keep(&self) {
-        let mut state = self.state.lock();
-        let waiting = self.queue.take();
-        state.dropped += waiting.dropped;
-        let Some(sampling) = self.queue.sampling() else { return };
-        let sampled = waiting.requests.into_iter().filter(|copied| sampling.picks_any(&copied.request));
-        for Copied { at_ms, request, .. } in sampled {
-            state.ring.push((at_ms, request), (self.options.requests, MOST_RING_BYTES));
-        }
     }
 
     /// Starts a thread that keeps requests until this object is dropped.

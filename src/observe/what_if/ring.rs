@@ -28,8 +28,8 @@ pub(super) struct Ring {
 
 impl Ring {
     /// Adds the newest request. Before that, it drops the oldest ones as needed to stay within the most requests and
-    /// bytes.
-    pub(super) fn push(&mut self, (at_ms, request): (u64, Request), (most, most_bytes): (usize, usize)) {
+    /// bytes. Returns whether it was full.
+    pub(super) fn push(&mut self, (at_ms, request): (u64, Request), (most, most_bytes): (usize, usize)) -> bool {
         let text = match self.texts.get_key_value(&request) {
             Some((text, _)) => Arc::clone(text),
             None => {
@@ -39,14 +39,49 @@ impl Ring {
         };
         *self.texts.entry(Arc::clone(&text)).or_default() += 1;
         self.added += 1;
+        let mut was_full = false;
         // The list itself never grows beyond its bound.
         while self.events.len() >= most || self.bytes + EVENT_BYTES > most_bytes {
-            let Some((_, oldest)) = self.events.pop_front() else { return self.forget(&text) };
+            was_full = true;
+            let Some((_, oldest)) = self.events.pop_front() else {
+                self.forget(&text);
+                return was_full;
+            };
             self.bytes -= EVENT_BYTES;
             self.forget(&oldest);
         }
         self.events.push_back((at_ms, text));
         self.bytes += EVENT_BYTES;
+        was_full
+    }
+
+    /// Returns whether any request fulfills a condition.
+    pub(super) fn has(&self, condition: impl FnMut(&Arc<Request>) -> bool) -> bool {
+        self.texts.keys().any(condition)
+    }
+
+    /// Drops the requests that do not fulfill a condition.
+    pub(super) fn retain(&mut self, mut is_kept: impl FnMut(&Request) -> bool) {
+        let (mut kept, mut dropped) = (VecDeque::new(), Vec::new());
+        for (at_ms, text) in self.events.drain(..) {
+            match is_kept(&text) {
+                true => kept.push_back((at_ms, text)),
+                false => dropped.push(text),
+            }
+        }
+        self.bytes -= dropped.len() * EVENT_BYTES;
+        self.events = kept;
+        dropped.iter().for_each(|text| self.forget(text));
+    }
+
+    /// Returns the times of the oldest and the newest request.
+    pub(super) fn between_ms(&self) -> Option<(u64, u64)> {
+        Some((self.events.front()?.0, self.events.back()?.0))
+    }
+
+    /// Returns the number of requests.
+    pub(super) fn len(&self) -> usize {
+        self.events.len()
     }
 
     /// Releases one use of a text.
@@ -108,6 +143,14 @@ mod tests {
             prop_assert_eq!(ring.texts.len(), distinct.len());
             let texts: usize = distinct.iter().map(|request| sample::bytes(request) + TEXT_BYTES).sum();
             prop_assert_eq!(ring.bytes, kept.len() * EVENT_BYTES + texts);
+            let is_kept = |request: &Request| request.descriptors[0].entries[0].value.as_str() < "u4";
+            ring.retain(is_kept);
+            let some: Vec<(u64, Request)> = kept.iter().filter(|(_, request)| is_kept(request)).cloned().collect();
+            let left: Vec<(u64, Request)> = ring.events().iter().map(|(at, text)| (*at, (**text).clone())).collect();
+            prop_assert_eq!(&left, &some);
+            let distinct: std::collections::HashSet<_> = some.iter().map(|(_, request)| request).collect();
+            let texts: usize = distinct.iter().map(|request| sample::bytes(request) + TEXT_BYTES).sum();
+            prop_assert_eq!((ring.texts.len(), ring.bytes), (distinct.len(), some.len() * EVENT_BYTES + texts));
         }
     }
 }

@@ -20,7 +20,7 @@ pub(super) const LONGEST: Duration = Duration::from_secs(10);
 
 /// The most memory of a replay's counters, in bytes. With the ring, its queue, and a copy of its list, this is below 32
 /// MiB.
-const MOST_BYTES: usize = 12 << 20;
+pub(super) const MOST_BYTES: usize = 12 << 20;
 
 /// The most rules in an answer, and the most keys of a rule.
 const MOST_RULES: usize = 500;
@@ -34,7 +34,8 @@ const BETWEEN_LOOKS: usize = 1_024;
 pub struct Kept {
     /// The share of keys in the settings.
     pub sample: f64,
-    /// The share of keys that was replayed, which is lower if there is too little memory for counters.
+    /// The share of keys that was replayed, which is lower for a busy service, or if there is too little memory for
+    /// counters.
     pub sample_now: f64,
     /// Number of instances that share the requests of a key.
     pub replicas: u32,
@@ -44,6 +45,8 @@ pub struct Kept {
     pub first: Option<String>,
     /// Time of the last request.
     pub last: Option<String>,
+    /// Number of seconds that the requests cover.
+    pub seconds: u64,
     /// Number of requests dropped since the start because the queue was full.
     pub dropped: u64,
 }
@@ -111,9 +114,10 @@ pub struct Trial {
 }
 
 /// The data of a replay.
-struct Scene {
-    sampling: Arc<Sampling<1>>,
+pub(super) struct Scene {
+    pub(super) sampling: Arc<Sampling<1>>,
     events: Vec<Event>,
+    pub(super) seconds: u64,
     dropped: u64,
     end: Instant,
 }
@@ -145,12 +149,13 @@ impl WhatIf {
     }
 
     /// Replays all keys. While there is too little memory for their counters, it retries with half of the keys.
-    fn replay<T>(&self, replay: impl Fn(&Scene) -> Result<T, Trouble>) -> Result<T, WhatIfError> {
+    pub(super) fn replay<T>(&self, replay: impl Fn(&Scene) -> Result<T, Trouble>) -> Result<T, WhatIfError> {
         self.keep();
         let mut scene = {
             let state = self.state.lock();
-            let sampling = self.queue.sampling().ok_or(WhatIfError::NoRules)?;
-            Scene { sampling, events: state.ring.events(), dropped: state.dropped, end: Instant::now() + LONGEST }
+            let sampling = state.sampling.clone().ok_or(WhatIfError::NoRules)?;
+            let (seconds, end) = (state.seconds(self.queue.now()), Instant::now() + LONGEST);
+            Scene { sampling, events: state.ring.events(), seconds, dropped: state.dropped, end }
         };
         loop {
             match replay(&scene) {
@@ -214,7 +219,7 @@ impl WhatIf {
         }))
     }
 
-    fn replicas(&self) -> u32 {
+    pub(super) fn replicas(&self) -> u32 {
         self.options.replicas.max(1)
     }
 
@@ -224,7 +229,7 @@ impl WhatIf {
         Run::new(rules, RunOptions { values: self.options.values.clone(), most_bytes: MOST_BYTES })
     }
 
-    fn kept(&self, scene: &Scene) -> Kept {
+    pub(super) fn kept(&self, scene: &Scene) -> Kept {
         let time = |(at_ms, _): &Event| timestamp(*at_ms);
         Kept {
             sample: self.options.sample,
@@ -233,18 +238,19 @@ impl WhatIf {
             requests: scene.events.len(),
             first: scene.events.first().map(time),
             last: scene.events.last().map(time),
+            seconds: scene.seconds,
             dropped: scene.dropped,
         }
     }
 }
 
 impl Scene {
-    fn rules(&self) -> &Rules {
+    pub(super) fn rules(&self) -> &Rules {
         (*self.sampling.rules()[0]).as_ref()
     }
 
     /// Calls `visit` for every request with a sampled key.
-    fn each(&self, mut visit: impl FnMut(Arrival<'_>) -> Result<(), StoreError>) -> Result<(), Trouble> {
+    pub(super) fn each(&self, mut visit: impl FnMut(Arrival<'_>) -> Result<(), StoreError>) -> Result<(), Trouble> {
         for (index, (at_ms, request)) in self.events.iter().enumerate() {
             if index.is_multiple_of(BETWEEN_LOOKS) && Instant::now() >= self.end {
                 return Err(WhatIfError::TooLong.into());
@@ -263,7 +269,7 @@ impl Scene {
 }
 
 /// The reason why a replay stopped early.
-enum Trouble {
+pub(super) enum Trouble {
     /// There is too little memory for counters.
     Room,
     Other(WhatIfError),

@@ -87,6 +87,21 @@ const LOGGED: usize = 10;
 /// Most names of rules that are compared with a name that no rule has.
 const NEAR: usize = 10_000;
 
+/// An adjustment that is not in force, with the rules that it would change.
+#[derive(Debug)]
+pub struct Previewed {
+    /// Its ID.
+    pub id: Id,
+    /// The rules in force.
+    pub rules: Arc<Rules>,
+    /// The adjustments in force, if any.
+    pub before: Option<Arc<InForce>>,
+    /// The same with this one.
+    pub after: InForce,
+    /// Why it changes only limits that requests bring along, if so.
+    pub note: Option<String>,
+}
+
 /// The origin of a change, for the log.
 #[derive(Clone, Copy, Debug)]
 pub struct By<'b> {
@@ -253,6 +268,39 @@ impl<S: Store> Adjustments<S> {
         tracing::warn!(%id, %effect, target, who, why, role, is_new, "an operator has created an adjustment");
         let begun = reply.adjustments.iter().find(|one| one.id == *id);
         begun.map(|adjustment| Shown::new(adjustment, note)).ok_or_else(|| unavailable(StoreError::Answer))
+    }
+
+    /// Returns an adjustment and the rules with and without it, without beginning it. Who begins it, why and for how
+    /// long need not be known yet.
+    ///
+    /// # Errors
+    /// If the adjustment is invalid or would change nothing.
+    pub async fn preview(&self, written: &Written) -> Result<Previewed, AdjustmentError> {
+        let or = |text: &String, other: &str| if text.trim().is_empty() { other.to_owned() } else { text.clone() };
+        let written = Written {
+            who: or(&written.who, "a preview"),
+            why: or(&written.why, "a preview"),
+            lasts: written.lasts.clone().or_else(|| Some("1h".to_owned())),
+            ..written.clone()
+        };
+        let Proposal { id, content, lasts } = written.proposal(fresh_id)?;
+        let snapshot = self.limiter.snapshot();
+        if !snapshot.is_in_force() {
+            return Err(AdjustmentError::NoRules);
+        }
+        let (rules, before) = (Arc::clone(&snapshot.rules), snapshot.shared_adjustments());
+        off_thread(move || {
+            let note = match unmatched(&rules, &[&content]).remove(&0) {
+                Some(Mismatch { reason, may_begin: false }) => return Err(AdjustmentError::Unmatched(reason)),
+                Some(Mismatch { reason, may_begin: true }) => Some(reason),
+                None => None,
+            };
+            let until_ms = u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX);
+            let adjustment = Adjustment { id: id.clone(), content, since_ms: 0, until_ms };
+            let after = before.as_deref().unwrap_or(&InForce::default()).with(adjustment);
+            Ok(Previewed { id, rules, before, after, note })
+        })
+        .await
     }
 
     /// Ends an adjustment early, immediately on this instance.
