@@ -339,10 +339,11 @@ impl<'a> Decision<'a> {
         }
         let (mut longest, mut quotas) = (0, Vec::new());
         for limits in self.limited() {
-            match limits[0].role() {
-                Role::Enforced => longest = longest.max(wait_ms(limits)?),
-                Role::Quota if !limits[0].asked.check.ask.is_refund() => quotas.push(wait_ms(limits)),
-                Role::Quota | Role::Shadow => {}
+            longest = longest.max(wait_ms(limits, Role::Enforced)?);
+            let is_quota =
+                |limited: &Limited<'_>| limited.role() == Role::Quota && !limited.asked.check.ask.is_refund();
+            if limits.iter().any(is_quota) {
+                quotas.push(wait_ms(limits, Role::Quota));
             }
         }
         if !quotas.is_empty() && !quotas.contains(&Some(0)) {
@@ -491,10 +492,10 @@ impl Limited<'_> {
     }
 }
 
-/// Returns the time until all limits of a descriptor allow it; `None` if unknown.
-fn wait_ms(limits: &[Limited<'_>]) -> Option<u64> {
+/// Returns the time until all limits of a descriptor with this role allow it; `None` if unknown.
+fn wait_ms(limits: &[Limited<'_>], role: Role) -> Option<u64> {
     let mut longest = 0;
-    for limited in limits.iter().filter(|limited| limited.over()) {
+    for limited in limits.iter().filter(|limited| limited.over() && limited.role() == role) {
         longest = longest.max(limited.known_retry_after_ms()?);
     }
     Some(longest)
@@ -508,12 +509,14 @@ const BLOCKED: CheckVerdict = CheckVerdict {
 };
 
 /// Returns the limit of a descriptor to report: of the exceeded limits, the one with the longest retry time; if none is
-/// exceeded, the one with the least remaining. Limits with unknown values come last.
+/// exceeded, the one with the least remaining. Limits with unknown values come last. Limits that deny the request come
+/// before those in shadow mode.
 pub fn most_pressing<'l, 'a>(limits: &'l [Limited<'a>]) -> Option<&'l Limited<'a>> {
     // A limit that never allows the request counts as the longest.
     let wait = |limited: &Limited<'_>| limited.retry_after_ms().unwrap_or(u64::MAX);
     let over = limits.iter().filter(|limited| limited.over()).max_by_key(|limited| wait(limited));
-    over.or_else(|| limits.iter().min_by_key(|limited| least_first(limited)))
+    let denying = limits.iter().filter(|limited| limited.shown_over()).max_by_key(|limited| wait(limited));
+    denying.or(over).or_else(|| limits.iter().min_by_key(|limited| least_first(limited)))
 }
 
 /// Returns a sort key that orders limits by their remaining hits, the least first and unknown values last.

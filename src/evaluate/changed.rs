@@ -1,8 +1,8 @@
 //! The requests that an adjustment touches, and those that it decides differently.
 //!
-//! A stream has the requests of some keys, and a request counts for a key of its own: that of the first limit that the
-//! adjustment touches, or else of the first that denies it. So each request is in the counts with the probability of the
-//! sample, and dividing by the sample gives the number of all requests.
+//! A stream has the requests of some keys, and a request counts for one of its keys: that of the first limit that the
+//! adjustment touches, or else of the first that denies it. So each request is in the counts with the probability of
+//! the sample, and dividing by the sample gives the number of all requests.
 
 use std::cmp::Reverse;
 

@@ -67,8 +67,8 @@ struct Shown {
     preview: Preview,
 }
 
-/// Handles `POST /adjustments/preview`, with the body of `POST /adjustments`: what the adjustment would have done to the
-/// recorded requests. It changes nothing, so clients that may only read may ask.
+/// Handles `POST /adjustments/preview`, with the body of `POST /adjustments`: what the adjustment would have done to
+/// the recorded requests. It changes nothing, so clients that may only read may ask.
 async fn preview<S: Store>(State(admin): State<Arc<Admin<S>>>, body: Body) -> Result<Response, Refusal> {
     let written = written(&whole(body, (MOST_BYTES, "an adjustment")).await?)?;
     let previewed = admin.adjustments().preview(&written).await?;

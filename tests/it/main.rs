@@ -33,6 +33,7 @@ mod drivers;
 mod durable;
 mod dynamic_metadata;
 mod ending;
+mod enforce;
 mod envoy;
 mod explain;
 mod fleet;

@@ -112,6 +112,10 @@ impl OfPlan<'_, '_> {
                 Role::Shadow => RoleName::ShadowMode,
             },
             parts: parts::of(self.rules, rule, limit),
+            in_share: limit.config.options.enforce.map(|share| {
+                let entries = &self.request.descriptors[self.index].entries;
+                share.has(rule, &limit.config, (&self.request.domain, entries))
+            }),
             replaced_by,
             adjustments: planned.map(adjustments).unwrap_or_default(),
             counter: asked.map(|asked| asked.check.key.to_string()),
@@ -132,6 +136,7 @@ impl OfPlan<'_, '_> {
             at: None,
             role: RoleName::Enforced,
             parts: parts::of_override(self.rules, domain, &planned.check.limit),
+            in_share: None,
             replaced_by: None,
             adjustments: adjustments(planned),
             counter: asked.map(|asked| asked.check.key.to_string()),

@@ -139,6 +139,9 @@ pub struct ExplainedLimit {
     pub parts: Vec<Part>,
     /// The limit that replaces this one, which is then not asked.
     pub replaced_by: Option<String>,
+    /// Whether the key is in the share of keys for which the limit is enforced; `None` if it is enforced for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_share: Option<bool>,
     /// Descriptions of its adjustments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub adjustments: Vec<String>,

@@ -67,8 +67,19 @@ impl fmt::Display for MissedBy {
 
 impl fmt::Display for ExplainedLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ExplainedLimit { name, at, role, parts, replaced_by, counter, penalty_counter, state, adjustments, .. } =
-            self;
+        let ExplainedLimit {
+            name,
+            at,
+            role,
+            parts,
+            replaced_by,
+            counter,
+            penalty_counter,
+            state,
+            adjustments,
+            in_share,
+            ..
+        } = self;
         let role = match role {
             RoleName::Enforced => "",
             RoleName::QuotaMode => ", in quota mode: denies where all limits in quota mode do",
@@ -85,6 +96,10 @@ impl fmt::Display for ExplainedLimit {
                 (From::Setting | From::BuiltIn, _) => write!(f, ", built in")?,
             }
             writeln!(f)?;
+        }
+        if let Some(in_share) = in_share {
+            let is_in = if *in_share { "is in" } else { "is not in" };
+            writeln!(f, "    this key {is_in} the share of enforce")?;
         }
         for adjustment in adjustments {
             writeln!(f, "    adjustment {adjustment}")?;

@@ -13,6 +13,7 @@ use crate::check::{
 use crate::decision::{Answer, Decision, Few, Limited, Status};
 use crate::descriptor::{Descriptor, Override, Request, Role};
 use crate::rules::options::RuleOptions;
+use crate::rules::options::enforce::Share;
 use crate::rules::{Allowance, Defaults, Domain, FailureMode, LimitConfig, Rule, RuleLimit, Rules};
 
 pub use names::{CounterKeys, Names};
@@ -216,7 +217,7 @@ impl<'a> Plan<'a> {
         for rule_limit in &rule.limits {
             let LimitConfig { allowance, failure_mode, options, .. } = &*rule_limit.config;
             // Every option takes effect somewhere: mostly here.
-            let RuleOptions { cost, give_back, penalty, lease, durable, usage } = options;
+            let RuleOptions { cost, give_back, penalty, lease, durable, usage, enforce } = options;
             let Allowance::Limited(limit) = *allowance else { continue };
             if is_replaced(rule_limit.name(), matched) {
                 continue;
@@ -243,7 +244,13 @@ impl<'a> Plan<'a> {
             });
             let penalty = penalty.map(|penalty| Penalized { key: key.of_penalty(&penalty), penalty });
             let holder = if limit.algorithm().has_holders() { holder(&descriptor.entries) } else { 0 };
-            let role = role_of(self.options.role(rule.role), adjusted);
+            let is_enforced =
+                |share: Share| share.has(rule, &rule_limit.config, (&request.domain, &descriptor.entries));
+            let own_role = match enforce {
+                Some(share) if !is_enforced(*share) => Role::Shadow,
+                _ => self.options.role(rule.role),
+            };
+            let role = role_of(own_role, adjusted);
             // A changed limit may allow fewer hits than the rule's lease takes.
             let lease = if adjusted.number.is_some() { lease.and_then(|lease| lease.within(&limit)) } else { *lease };
             let check = Check {

@@ -70,6 +70,7 @@ options! {
     lease
     durable
     usage
+    enforce
 }
 
 /// A limit during the validation of its options.

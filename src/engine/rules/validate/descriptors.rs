@@ -291,11 +291,27 @@ impl Tree<'_, '_> {
         has_limit
     }
 
+    /// Reports limits in shadow mode that are enforced for a share of their keys.
+    fn refuse_shares(&mut self, raw: &RawDescriptor<'_>, path: FieldPath<'_>) {
+        let Some(conflict) = pairs::between("enforce", "shadow_mode") else { return };
+        if raw.rate_limit.get().is_some_and(|limit| !limit.get("enforce").is_missing()) {
+            self.complaints.error(path.key("rate_limit").key("enforce"), &*conflict.why);
+        }
+        for (index, limit) in raw.rate_limits.get().into_iter().flatten().enumerate() {
+            if limit.get().is_some_and(|limit| !limit.get("enforce").is_missing()) {
+                self.complaints.error(path.key("rate_limits").item(index).key("enforce"), &*conflict.why);
+            }
+        }
+    }
+
     fn rule(&mut self, raw: &RawDescriptor<'_>, path: FieldPath<'_>) -> Option<RuleConfig> {
         let role = self.role(raw, path);
         let metadata = raw.metadata.get().filter(|metadata| !metadata.is_empty()).cloned();
         if metadata.is_some() {
             self.has_limit(raw, path, "metadata");
+        }
+        if role == Role::Shadow {
+            self.refuse_shares(raw, path);
         }
         let limits = match (&raw.rate_limit, &raw.rate_limits) {
             (Raw::Missing, Raw::Missing) => return None,

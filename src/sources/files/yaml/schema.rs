@@ -138,6 +138,10 @@ fn of_a_descriptor() -> Vec<Value> {
             }}},
             "then": {"properties": {"key": {"const": HOLDER_KEY}, "value": {"enum": ["", null]}}},
         }),
+        json!({"if": is("shadow_mode", json!(true)), "then": {"properties": {
+            "rate_limit": {"not": said("enforce")},
+            "rate_limits": {"items": {"not": said("enforce")}},
+        }}}),
         json!({"if": is("share_threshold", json!(true)), "then": {"anyOf": [wildcard("key"), wildcard("value")]}}),
     ]
 }
@@ -169,11 +173,17 @@ fn without(name: &str) -> Value {
 fn of_a_limit() -> Vec<Value> {
     let unlimited = is("unlimited", json!(true));
     let has_length = [unlimited.clone(), said("unit"), said("period")].into_iter().chain(holders()).collect::<Vec<_>>();
-    let mut all = vec![json!({"anyOf": has_length}), json!({"properties": {"cost": {"not": {"const": 0}}}})];
+    let share = json!({
+        "pattern": r"^$|^0*(100(\.0{1,2})?|[0-9]{1,2}(\.[0-9]{1,2})?)%$",
+        "not": {"anyOf": [{"pattern": r"^0+(\.0{1,2})?%$"}, {"type": ["number", "boolean"]}]},
+    });
+    let mut all =
+        vec![json!({"anyOf": has_length}), json!({"properties": {"cost": {"not": {"const": 0}}, "enforce": share}})];
+    let is_of_limits = |conflict: &Conflict| !conflict.is_of("rate_limits") && !conflict.is_of("shadow_mode");
     let is_algorithm = |name: &str| Algorithm::ALL.iter().any(|algorithm| algorithm.name() == name);
     // Other options of an unlimited rule do not count.
     let counts = json!({"not": unlimited});
-    for conflict in refused().filter(|conflict| !conflict.is_of("rate_limits") && !is_algorithm(conflict.with)) {
+    for conflict in refused().filter(|conflict| is_of_limits(conflict) && !is_algorithm(conflict.with)) {
         let both = [in_effect(conflict.at), in_effect(conflict.with)];
         let counts = (!conflict.is_of("unlimited")).then(|| counts.clone());
         all.push(json!({"not": {"allOf": both.into_iter().chain(counts).collect::<Vec<_>>()}}));
