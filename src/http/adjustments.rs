@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
-use axum::extract::{Path, State};
+use axum::extract::{Path, RawQuery, State};
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, post};
@@ -11,15 +11,16 @@ use axum::{Extension, Json, Router};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::admin::{Admin, Refusal, failed, refuse};
+use super::admin::{Admin, Refusal, failed, refuse, scope};
 use super::client::{Change, Client};
 use super::json::whole;
-use super::what_if::{OfInstances, replay};
+use super::what_if::{OfInstances, others, replay};
 use crate::engine::adjustment::{Id, Written};
 use crate::observe::redaction::Values;
 use crate::observe::what_if::{Adjusted, Preview, WhatIfError};
 use crate::shared::adjustment::{AdjustmentError, By, Previewed};
 use crate::store::Store;
+use crate::survey::Scope;
 
 /// Largest body of a request in bytes. No adjustment is longer.
 const MOST_BYTES: usize = 16 * 1024;
@@ -69,17 +70,26 @@ struct Shown {
 
 /// Handles `POST /adjustments/preview`, with the body of `POST /adjustments`: what the adjustment would have done to
 /// the recorded requests. It changes nothing, so clients that may only read may ask.
-async fn preview<S: Store>(State(admin): State<Arc<Admin<S>>>, body: Body) -> Result<Response, Refusal> {
+async fn preview<S: Store>(
+    State(admin): State<Arc<Admin<S>>>,
+    RawQuery(query): RawQuery,
+    body: Body,
+) -> Result<Response, Refusal> {
+    let asked = match query.as_deref().unwrap_or_default() {
+        "" => Scope::Fleet,
+        query => scope(query.strip_prefix("instance=").unwrap_or(query))?,
+    };
     let written = written(&whole(body, (MOST_BYTES, "an adjustment")).await?)?;
     let previewed = admin.adjustments().preview(&written).await?;
     let what_if = admin.observed().what_if.clone();
+    let (others, instances) = others(&admin, asked).await;
     let shown = replay(&admin, move || {
         let Previewed { id, rules, before, after, note } = &previewed;
         let adjusted = Adjusted { rules, before: before.as_deref(), after, id };
-        let preview = what_if.map(|what_if| what_if.preview(adjusted)).transpose()?.unwrap_or_default();
+        let preview = what_if.map(|what_if| what_if.preview(adjusted, &others)).transpose()?.unwrap_or_default();
         Ok::<_, WhatIfError>(Shown { limits: adjusted.limits(), note: note.clone(), preview })
     });
-    Ok(Json(OfInstances::here(shown.await??)).into_response())
+    Ok(Json(OfInstances { instances, answer: shown.await?? }).into_response())
 }
 
 /// Handles `/adjustments/ID`: `DELETE ?who=ann&why=over` ends the adjustment.

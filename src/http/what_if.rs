@@ -13,18 +13,18 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use futures_util::stream;
 use serde::Serialize;
-use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
-use super::admin::{Admin, Refusal, failed, refuse};
+use super::admin::{Admin, Refusal, failed, refuse, scope};
 use super::json::whole;
 use crate::engine::algorithm::Algorithm;
 use crate::engine::rules::Rules;
 use crate::evaluate::RuleDifferences;
-use crate::observe::what_if::{Compared, Question, WhatIf, WhatIfError};
+use crate::observe::what_if::{Compared, Others, Question, WhatIf, WhatIfError};
 use crate::proposal::{Changes, Invalid, Proposal, Reading, Valid};
 use crate::store::Store;
+use crate::survey::{self, Instances, RecordedQuestion, Scope};
 
 /// Shared state of both paths.
 struct Asked<S> {
@@ -60,10 +60,13 @@ impl<S: Store> Asked<S> {
 /// a rule it lists the rules to ask about. With one, all parameters but the domain and the rule are optional.
 async fn answer<S: Store>(State(asked): State<Arc<Asked<S>>>, RawQuery(query): RawQuery) -> Result<Response, Refusal> {
     let what_if = asked.what_if()?;
-    let question = question(query.as_deref().unwrap_or_default())?;
+    let (question, scope) = question(query.as_deref().unwrap_or_default())?;
+    let (others, instances) = others(&asked.admin, scope).await;
     let told = replay(&asked.admin, move || match question {
-        Some(question) => what_if.ask(&question).map(|told| Json(OfInstances::here(told)).into_response()),
-        None => what_if.overview().map(|told| Json(OfInstances::here(told)).into_response()),
+        Some(question) => {
+            what_if.ask(&question, &others).map(|answer| Json(OfInstances { instances, answer }).into_response())
+        }
+        None => what_if.overview(&others).map(|answer| Json(OfInstances { instances, answer }).into_response()),
     });
     Ok(told.await??)
 }
@@ -95,15 +98,19 @@ impl From<WhatIfError> for Refusal {
 /// The instances whose requests are in an answer, and the answer.
 #[derive(Serialize)]
 pub(super) struct OfInstances<T> {
-    instances: Value,
+    pub(super) instances: Instances,
     #[serde(flatten)]
-    answer: T,
+    pub(super) answer: T,
 }
 
-impl<T> OfInstances<T> {
-    /// Marks an answer as that of this instance alone.
-    pub(super) fn here(answer: T) -> OfInstances<T> {
-        OfInstances { instances: json!({ "answered": 1, "of": 1, "missing": [], "unavailable": null }), answer }
+/// Returns the recorded requests of the other instances in a scope, and which instances answered. Without a recorder
+/// here, there are none.
+pub(super) async fn others<S: Store>(admin: &Admin<S>, scope: Scope) -> (Others, Instances) {
+    match admin.survey().ask(RecordedQuestion::default(), scope).await {
+        // The asked instance alone has its share of each limit.
+        Some(parts) if scope == Scope::Own => (Others::default(), parts.instances),
+        Some(parts) => survey::merge_recorded(parts),
+        None => (Others::default(), Instances { answered: 1, of: 1, ..Instances::default() }),
     }
 }
 
@@ -134,11 +141,11 @@ async fn rules<S: Store>(
     RawQuery(query): RawQuery,
     body: Body,
 ) -> Result<Response, Refusal> {
-    let mut file = None;
+    let (mut file, mut asked_of) = (None, Scope::Fleet);
     for (key, value) in form_urlencoded::parse(query.as_deref().unwrap_or_default().as_bytes()) {
         match &*key {
             "file" => file = Some(PathBuf::from(value.into_owned())),
-            "instance" => {}
+            "instance" => asked_of = scope(&value)?,
             _ => {
                 return Err(refuse(
                     StatusCode::BAD_REQUEST,
@@ -159,17 +166,19 @@ async fn rules<S: Store>(
     }
     let (in_force, reading) = (Arc::clone(&snapshot.rules), asked.admin.rules_reading().clone());
     let what_if = asked.admin.observed().what_if.clone();
+    let (others, instances) = others(&asked.admin, asked_of).await;
     let report = replay(&asked.admin, move || {
         let _turn = turn;
-        report(&Proposal { text, file }, (&in_force, &reading), what_if.as_deref())
+        report(&Proposal { text, file }, (&in_force, &reading), what_if.as_deref(), &others)
     });
-    Ok(Json(OfInstances::here(report.await??)).into_response())
+    Ok(Json(OfInstances { instances, answer: report.await?? }).into_response())
 }
 
 fn report(
     proposal: &Proposal,
     (in_force, reading): (&Rules, &Reading),
     what_if: Option<&WhatIf>,
+    others: &Others,
 ) -> Result<Report, WhatIfError> {
     let Valid { rules, domain, changes } = match proposal.examine(in_force, reading) {
         Ok(valid) => valid,
@@ -177,7 +186,7 @@ fn report(
     };
     let report = Report { ok: true, changes, ..Report::default() };
     let Some(what_if) = what_if else { return Ok(report) };
-    let Compared { kept, keys, differences } = what_if.compare(&domain, in_force, &rules)?;
+    let Compared { kept, keys, differences } = what_if.compare(&domain, (in_force, &rules), others)?;
     Ok(Report {
         requests: Some(differences.compared),
         keys: Some(keys),
@@ -191,16 +200,23 @@ fn report(
     })
 }
 
-/// Handles `GET /what-if/log`: the recorded requests, as lines that `tollgate replay` reads.
-async fn log<S: Store>(State(asked): State<Arc<Asked<S>>>) -> Result<Response, Refusal> {
+/// Handles `GET /what-if/log?instance=self`: the recorded requests of all instances, or of the asked one, as lines that
+/// `tollgate replay` reads.
+async fn log<S: Store>(State(asked): State<Arc<Asked<S>>>, RawQuery(query): RawQuery) -> Result<Response, Refusal> {
     let what_if = asked.what_if()?;
+    let scope = match query.as_deref().unwrap_or_default() {
+        "" => Scope::Fleet,
+        query => scope(query.strip_prefix("instance=").unwrap_or(query))?,
+    };
     let Ok(turn) = Arc::clone(&asked.reading).try_acquire_owned() else {
         return Err(refuse(
             StatusCode::TOO_MANY_REQUESTS,
             format!("{READERS} clients are reading the log: try again later"),
         ));
     };
-    let lines = what_if.log().map(move |lines| {
+    let (others, _) = others(&asked.admin, scope).await;
+    let log = spawn_blocking(move || what_if.log(&others)).await.map_err(failed)?;
+    let lines = log.map(move |lines| {
         let _turn = &turn;
         Ok::<_, Infallible>(lines)
     });
@@ -208,12 +224,9 @@ async fn log<S: Store>(State(asked): State<Arc<Asked<S>>>) -> Result<Response, R
     Ok((kind, Body::from_stream(stream::iter(lines))).into_response())
 }
 
-/// Parses the question of a query; `None` if it names no rule.
-fn question(query: &str) -> Result<Option<Question>, Refusal> {
-    if query.is_empty() {
-        return Ok(None);
-    }
-    let mut question = Question::default();
+/// Parses the question of a query, `None` if it names no rule, and whom to ask.
+fn question(query: &str) -> Result<(Option<Question>, Scope), Refusal> {
+    let (mut question, mut asked) = (Question::default(), Scope::Fleet);
     for (key, value) in form_urlencoded::parse(query.as_bytes()) {
         let wrong = |right: &dyn std::fmt::Display| {
             refuse(StatusCode::BAD_REQUEST, format!("{key}={value} in the query of /what-if: {right}"))
@@ -227,16 +240,16 @@ fn question(query: &str) -> Result<Option<Question>, Refusal> {
                 let algorithm = Algorithm::ALL.iter().find(|algorithm| algorithm.name() == value);
                 question.algorithm = Some(*algorithm.ok_or_else(|| wrong(&"unknown algorithm"))?);
             }
-            "instance" => {}
+            "instance" => asked = scope(&value)?,
             "suggest" => question.goal = Some(value.parse().map_err(|error| wrong(&error))?),
             _ => return Err(wrong(&"write domain, rule, number, algorithm, period_ms or suggest")),
         }
     }
     if question == Question::default() {
-        return Ok(None);
+        return Ok((None, asked));
     }
     match question.domain.is_empty() || question.rule.is_empty() {
         true => Err(refuse(StatusCode::BAD_REQUEST, "name a limit: its domain and rule, as in metrics")),
-        false => Ok(Some(question)),
+        false => Ok((Some(question), asked)),
     }
 }

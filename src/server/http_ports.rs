@@ -85,6 +85,7 @@ impl<S: Store> Parts<'_, S> {
             metrics: Some(Arc::clone(self.metrics)),
             heavy_hitters: observing.heavy_hitters.clone(),
             history,
+            what_if: observing.what_if.clone(),
             events: Some(events),
         };
         let survey = Survey::new(Arc::clone(&fleet), local);

@@ -13,6 +13,7 @@
 mod limits;
 mod log;
 mod overview;
+mod recorded;
 mod top;
 
 use std::collections::HashMap;
@@ -32,6 +33,7 @@ use tokio::time::Instant;
 use crate::metrics::Metrics;
 use crate::observe::heavy_hitters::HeavyHitters;
 use crate::observe::history::History;
+use crate::observe::what_if::WhatIf;
 use crate::shared::fleet::Fleet;
 use crate::shared::fleet::questions::{Answers, Responder};
 use crate::store::Store;
@@ -42,6 +44,7 @@ pub use log::{LogLine, LogPart, LogQuestion, merge as merge_log};
 pub use overview::{
     DeniedBy, Now, Overview, OverviewPart, OverviewQuestion, OverviewStep, Part, merge as merge_overview,
 };
+pub use recorded::{RecordedQuestion, merge as merge_recorded};
 pub use top::{MergedTop, TopKey, TopPart, TopQuestion, merge as merge_top};
 
 /// How long an answer of the fleet serves further clients that ask the same.
@@ -61,6 +64,7 @@ enum Question {
     Overview(OverviewQuestion),
     Limits(LimitsQuestion),
     Log(LogQuestion),
+    Recorded(RecordedQuestion),
 }
 
 /// A kind of question.
@@ -88,6 +92,8 @@ pub struct Local {
     pub heavy_hitters: Option<Arc<HeavyHitters>>,
     /// Its last fifteen minutes.
     pub history: Option<Arc<History>>,
+    /// Its recorded requests.
+    pub what_if: Option<Arc<WhatIf>>,
     /// Its latest log lines.
     pub events: Option<Events>,
 }
@@ -204,6 +210,7 @@ impl Responder for Local {
             Question::Overview(question) => self.packed(question, most_bytes),
             Question::Limits(question) => self.packed(question, most_bytes),
             Question::Log(question) => self.packed(question, most_bytes),
+            Question::Recorded(question) => self.packed(question, most_bytes),
         }
     }
 }

@@ -26,6 +26,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "observe/heavy_hitters",
             "observe/history",
             "observe/redaction",
+            "observe/what_if",
             "shared/fleet",
             "store",
             "telemetry",

@@ -21,7 +21,7 @@ use tollgate::engine::plan::PlanOptions;
 use tollgate::engine::rules::Rules;
 use tollgate::evaluate::{Evaluator, LimitReport, RuleSet, Run, RunOptions};
 use tollgate::observe::redaction::Values;
-use tollgate::observe::what_if::{Adjusted, Question, Trial, WhatIf, WhatIfError, WhatIfOptions};
+use tollgate::observe::what_if::{Adjusted, Others, Question, Trial, WhatIf, WhatIfError, WhatIfOptions};
 use tollgate::replay::{Event, MappingOptions, Reading, Requests};
 use tollgate::sources::files::load::{self, LoadOptions, NamedText, Sources};
 
@@ -113,7 +113,7 @@ impl Scene {
 
     /// The requests, as `tollgate replay` reads them.
     fn logged(&self) -> Vec<Event> {
-        let log = self.what_if.log().collect::<String>();
+        let log = self.what_if.log(&Others::default()).collect::<String>();
         let (mapping, domain) = (MappingOptions::default(), None);
         let reading = Reading { format: None, mapping, domain, window_ms: 0, is_strict: true };
         let mut requests = Requests::new(vec![(PathBuf::from("log"), Box::new(Cursor::new(log)))], &reading).unwrap();
@@ -149,7 +149,7 @@ proptest! {
     ) {
         let scene = Scene::new(&shop(old, 4, 5_000), options()).see(&events);
         let asked = Question { algorithm: Some(new), period_ms: Some(period_ms), ..question(number) };
-        let trial = scene.what_if.ask(&asked).unwrap();
+        let trial = scene.what_if.ask(&asked, &Others::default()).unwrap();
         prop_assert_eq!(then(&trial), replayed(&shop(new, number, period_ms), &events));
         let now = (trial.now.decisions, trial.now.denied, trial.now.keys, trial.now.keys_denied);
         prop_assert_eq!(now, replayed(&shop(old, 4, 5_000), &events));
@@ -169,10 +169,10 @@ proptest! {
         }).collect();
         let scene = Scene::new(&shop(algorithm, 3, 5_000), options()).see(&events);
         let goal = format!("deny at most {percent} % of requests").parse().unwrap();
-        let trial = scene.what_if.ask(&Question { goal: Some(goal), ..question(3) }).unwrap();
+        let trial = scene.what_if.ask(&Question { goal: Some(goal), ..question(3) }, &Others::default()).unwrap();
         let Some(number) = trial.suggestion.unwrap().number else { return Ok(()) };
         let share = |number| {
-            let trial = scene.what_if.ask(&question(number)).unwrap();
+            let trial = scene.what_if.ask(&question(number), &Others::default()).unwrap();
             trial.then.denied * 100 <= u64::from(percent) * trial.then.decisions
         };
         prop_assert!(share(number) && (number == 1 || !share(number - 1)), "{}", number);
@@ -222,7 +222,7 @@ proptest! {
         let events: Vec<Event> = events.into_iter().map(own).collect();
         let report = |scene: Scene, rule: &str| {
             let question = Question { rule: rule.into(), ..question(4) };
-            scene.what_if.ask(&question).unwrap().then
+            scene.what_if.ask(&question, &Others::default()).unwrap().then
         };
         for rule in ["per-user", "paid", "paths"] {
             let all = report(Scene::new(&text, options()).see(&events), rule);
@@ -232,7 +232,7 @@ proptest! {
             let mut run = Run::new(RuleSet::new(&rules, &plan), RunOptions::default());
             scene.logged().iter().for_each(|event| drop(run.decide(event).unwrap()));
             let replayed = run.limit_reports(0);
-            let overview = scene.what_if.overview().unwrap().rules;
+            let overview = scene.what_if.overview(&Others::default()).unwrap().rules;
             for line in &overview {
                 let LimitReport { decisions, denied, keys, .. } =
                     replayed.iter().find(|limit| limit.rule == line.rule).unwrap();
@@ -272,8 +272,8 @@ fn whole_requests_are_replayed_where_one_of_their_keys_is_in_the_sample() {
         let request = of(vec![descriptor("user", user.clone(), 1), descriptor(other, value.to_owned(), 1)]);
         let events: Vec<Event> = (0..20).map(|ms| Event::new(BEGIN_MS + ms, request.clone())).collect();
         let scene = Scene::new(text, few()).see(&events);
-        assert_eq!(scene.what_if.overview().unwrap().kept.requests, 20);
-        let rules = scene.what_if.overview().unwrap().rules;
+        assert_eq!(scene.what_if.overview(&Others::default()).unwrap().kept.requests, 20);
+        let rules = scene.what_if.overview(&Others::default()).unwrap().rules;
         rules.iter().map(|line| (line.rule.clone(), line.denied)).collect::<Vec<_>>()
     };
     assert_eq!(denied("plan", &plan), [], "the plan's limit stands in for the user's");
@@ -286,7 +286,11 @@ fn logs_of_several_instances_are_joined_and_put_together_exactly() {
     let log = |instance: &str| {
         let options = WhatIfOptions { instance: instance.into(), ..options() };
         let events: Vec<Event> = (0..50).map(|ms| Event::new(BEGIN_MS + ms / 7, pair("ann"))).collect();
-        Scene::new(&shop(Algorithm::FixedWindow, 3, 1_000), options).see(&events).what_if.log().collect::<String>()
+        Scene::new(&shop(Algorithm::FixedWindow, 3, 1_000), options)
+            .see(&events)
+            .what_if
+            .log(&Others::default())
+            .collect::<String>()
     };
     // The logs of several instances in one file, as written by a log collector or `sort`.
     let (a, b) = (log("a-1"), log("b-2"));
@@ -322,8 +326,8 @@ fn the_log_has_limits_that_requests_bring_along_and_no_hidden_value() {
     assert_eq!(Scene::new(&text, options()).see(&events).logged(), events);
     for values in [Values::Hidden, Values::hashed("a key of sixteen")] {
         let scene = Scene::new(&text, WhatIfOptions { values, ..options() }).see(&events);
-        let trial = serde_json::to_string(&scene.what_if.ask(&question(1)).unwrap()).unwrap();
-        let log = scene.what_if.log().collect::<String>();
+        let trial = serde_json::to_string(&scene.what_if.ask(&question(1), &Others::default()).unwrap()).unwrap();
+        let log = scene.what_if.log(&Others::default()).collect::<String>();
         assert!(!trial.contains("zaphod") && !log.contains("zaphod"), "{trial} {log}");
         assert!(trial.contains("\"key\":\"user"), "{trial}");
     }
@@ -333,7 +337,7 @@ fn the_log_has_limits_that_requests_bring_along_and_no_hidden_value() {
 fn the_last_requests_are_kept_and_no_more_than_were_wanted() {
     let few = WhatIfOptions { requests: 10, ..options() };
     let scene = Scene::new(&shop(Algorithm::FixedWindow, 3, 60_000), few).see(&of_user("ann", 25));
-    let overview = scene.what_if.overview().unwrap();
+    let overview = scene.what_if.overview(&Others::default()).unwrap();
     assert_eq!((overview.kept.requests, overview.rules.len(), overview.rules[0].denied), (10, 1, 7));
     assert_eq!(scene.logged(), of_user("ann", 25)[15..]);
 }
@@ -343,7 +347,7 @@ fn what_waits_is_bounded_and_what_is_dropped_is_told() {
     let scene = Scene::new(&shop(Algorithm::FixedWindow, 3, 60_000), options());
     let large = of_user(&"x".repeat(60_000), 1);
     (0..100).for_each(|_| scene.what_if.offer(&large[0].request));
-    let kept = scene.what_if.overview().unwrap().kept;
+    let kept = scene.what_if.overview(&Others::default()).unwrap().kept;
     assert!((20..50).contains(&kept.requests) && kept.requests as u64 + kept.dropped == 100, "{kept:?}");
 }
 
@@ -354,7 +358,7 @@ fn a_replica_replays_its_part_of_a_limit_and_finds_numbers_of_all() {
         let options = WhatIfOptions { replicas, ..options() };
         let scene = Scene::new(&shop(Algorithm::FixedWindow, 100, 60_000), options).see(&events);
         let goal = "deny at most 0 % of users".parse().unwrap();
-        let trial = scene.what_if.ask(&Question { goal: Some(goal), ..question(10) }).unwrap();
+        let trial = scene.what_if.ask(&Question { goal: Some(goal), ..question(10) }, &Others::default()).unwrap();
         let suggestion = trial.suggestion.unwrap();
         let peak = trial.peaks.iter().find(|up_to| up_to.keys > 0).unwrap().hits;
         (trial.then.denied, &*trial.then.limit == "10 per minute", suggestion.number, suggestion.present, peak)
@@ -375,10 +379,10 @@ fn where_counters_have_no_room_fewer_keys_are_replayed() {
             scene.what_if.keep();
         }
     }
-    let all = scene.what_if.ask(&question(3)).unwrap();
+    let all = scene.what_if.ask(&question(3), &Others::default()).unwrap();
     assert_eq!((all.kept.sample_now, all.then.keys), (1.0, all.kept.requests as u64));
     let goal = "deny at most 1 % of users".parse().unwrap();
-    let some = scene.what_if.ask(&Question { goal: Some(goal), ..question(3) }).unwrap();
+    let some = scene.what_if.ask(&Question { goal: Some(goal), ..question(3) }, &Others::default()).unwrap();
     assert!(some.kept.sample_now < 0.6 && some.kept.sample_now > 0.1, "{:?}", some.kept);
     assert!(some.then.keys > 1_000 && some.then.keys < all.then.keys * 6 / 10, "{}", some.then.keys);
     assert_eq!(some.suggestion.unwrap().number, Some(1));
@@ -392,7 +396,7 @@ fn by_rules_that_count_other_values_together_it_begins_anew_and_else_it_goes_on(
     let scene = Scene::new(&plain, options()).see(&of_user("ann", 5));
     let kept = |text: &str| {
         scene.what_if.put_in_force(Arc::new(rules(text)));
-        scene.what_if.overview().unwrap().kept.requests
+        scene.what_if.overview(&Others::default()).unwrap().kept.requests
     };
     assert_eq!(kept(&shop(Algorithm::FixedWindow, 4, 60_000)), 5);
     assert_eq!(kept(shared), 0);
@@ -407,7 +411,7 @@ fn what_cannot_be_replayed_says_why() {
           {name: streams, hold: 1m, requests_per_unit: 3, algorithm: concurrency}}]}]}";
     let scene = Scene::new(text, options()).see(&of_user("ann", 1));
     let asked = |rule: &str, other: Question| {
-        scene.what_if.ask(&Question { rule: rule.into(), ..other }).unwrap_err().to_string()
+        scene.what_if.ask(&Question { rule: rule.into(), ..other }, &Others::default()).unwrap_err().to_string()
     };
     assert_eq!(asked("nobody", question(1)), "the rules in force have no limit nobody in the domain shop");
     assert_eq!(asked("free", question(1)), "the rules in force have no limit free in the domain shop");
@@ -418,7 +422,7 @@ fn what_cannot_be_replayed_says_why() {
     let log = Question { algorithm: Some(Algorithm::SlidingLog), ..question(u32::MAX) };
     assert!(asked("per-user", log).starts_with("a sliding log stores every hit"), "told by the algorithm");
     let none = WhatIf::new(options(), GivenClock::default());
-    assert!(matches!(none.overview(), Err(WhatIfError::NoRules)));
+    assert!(matches!(none.overview(&Others::default()), Err(WhatIfError::NoRules)));
 }
 
 fn told(service: &Tollgate, query: &str) -> Value {
@@ -526,7 +530,7 @@ fn keys_are_told_apart_by_name_up_to_a_bound() {
     let text = shop(Algorithm::SlidingLog, 3, 60_000);
     let mut sorted = events.clone();
     sorted.sort_by_key(|event| event.at_ms);
-    let trial = Scene::new(&text, options()).see(&sorted).what_if.ask(&question(1)).unwrap();
+    let trial = Scene::new(&text, options()).see(&sorted).what_if.ask(&question(1), &Others::default()).unwrap();
     let names: HashSet<&str> = trial.then.most_denied.iter().map(|key| &*key.key).collect();
     assert_eq!((names.len(), trial.then.keys_denied), (25, 60));
 }
@@ -546,12 +550,12 @@ fn adaptive(requests: usize) -> WhatIfOptions {
 fn a_quiet_service_records_all_keys_and_a_busy_one_a_share_of_them_completely() {
     let text = shop(Algorithm::FixedWindow, 3, 60_000);
     let quiet = Scene::new(&text, adaptive(1_000)).see(&traffic(50, 1_000, BEGIN_MS, 2_000).collect::<Vec<_>>());
-    let kept = quiet.what_if.overview().unwrap().kept;
+    let kept = quiet.what_if.overview(&Others::default()).unwrap().kept;
     assert_eq!((kept.sample_now, kept.requests, kept.seconds), (1.0, 1_000, 999));
     // 20 requests a second would fill the ring in 50 seconds.
     let events: Vec<Event> = traffic(2_000, 50, BEGIN_MS, 20_000).collect();
     let busy = Scene::new(&text, adaptive(1_000)).see(&events);
-    let kept = busy.what_if.overview().unwrap().kept;
+    let kept = busy.what_if.overview(&Others::default()).unwrap().kept;
     assert!(kept.sample_now < 0.3 && kept.sample_now > 0.03, "{kept:?}");
     assert!(kept.seconds >= 150 && kept.requests >= 300, "{kept:?}");
     let logged = busy.logged();
@@ -566,7 +570,7 @@ fn with_less_traffic_for_an_hour_more_keys_are_recorded_again() {
     let text = shop(Algorithm::FixedWindow, 3, 60_000);
     let busy: Vec<Event> = traffic(2_000, 10, BEGIN_MS, 40_000).collect();
     let scene = Scene::new(&text, adaptive(1_000)).see(&busy);
-    let share = |scene: &Scene| scene.what_if.overview().unwrap().kept.sample_now;
+    let share = |scene: &Scene| scene.what_if.overview(&Others::default()).unwrap().kept.sample_now;
     let few = share(&scene);
     let later = busy.last().unwrap().at_ms;
     let scene = scene.see(&traffic(2_000, 10_000, later, 2_000).collect::<Vec<_>>());
@@ -578,7 +582,7 @@ fn the_only_key_of_a_busy_service_is_recorded_for_a_while_and_then_again() {
     let text = shop(Algorithm::FixedWindow, 3, 60_000);
     let all: Vec<Event> = traffic(1, 1, BEGIN_MS, 60_000).collect();
     let scene = Scene::new(&text, adaptive(1_000)).see(&all);
-    let kept = scene.what_if.overview().unwrap().kept;
+    let kept = scene.what_if.overview(&Others::default()).unwrap().kept;
     assert!(kept.requests > 900 && kept.sample_now > 0.0, "{kept:?}");
     let logged = scene.logged();
     assert!(logged.windows(2).all(|pair| pair[1].at_ms - pair[0].at_ms == 1), "no request is missing in between");
@@ -591,7 +595,7 @@ fn a_clock_that_is_set_back_does_not_stop_the_recorder() {
     let hour = 3_600_000;
     let scene = Scene::new(&text, adaptive(500)).see(&traffic(1, 1, BEGIN_MS + hour, 5_000).collect::<Vec<_>>());
     let scene = scene.see(&traffic(1, 1, BEGIN_MS, 5_000).collect::<Vec<_>>());
-    let kept = scene.what_if.overview().unwrap().kept;
+    let kept = scene.what_if.overview(&Others::default()).unwrap().kept;
     assert!(kept.requests > 0 && kept.seconds >= 1 && kept.seconds < 60, "{kept:?}");
 }
 
@@ -626,7 +630,7 @@ proptest! {
         let after = before.with((*new).clone());
         let rules = rules(&text);
         let adjusted = Adjusted { rules: &rules, before: Some(&before), after: &after, id: &new.id };
-        let preview = scene.what_if.preview(adjusted).unwrap();
+        let preview = scene.what_if.preview(adjusted, &Others::default()).unwrap();
         let plan = PlanOptions::default();
         let decided = |adjustments| {
             let evaluator = Evaluator::new(1 << 20);
@@ -654,7 +658,10 @@ fn a_preview_scales_a_sample_and_does_not_guess_about_one_key() {
     let ask = |effect, target: Target| {
         let new = adjustment(1, effect, target);
         let after = InForce::default().with((*new).clone());
-        scene.what_if.preview(Adjusted { rules: &rules, before: None, after: &after, id: &new.id }).unwrap()
+        scene
+            .what_if
+            .preview(Adjusted { rules: &rules, before: None, after: &after, id: &new.id }, &Others::default())
+            .unwrap()
     };
     let all = ask(Effect::Block, Target::Domain("shop".into()));
     let [touched, denied] = [all.requests_per_s, all.denied_per_s].map(|rate| rate.unwrap() / 100.0);
@@ -679,7 +686,7 @@ fn a_preview_without_requests_or_of_concurrency_says_that_it_does_not_know() {
         let new = adjustment(1, effect, Target::Domain("shop".into()));
         let after = InForce::default().with((*new).clone());
         let adjusted = Adjusted { rules: &rules, before: None, after: &after, id: &new.id };
-        (adjusted.limits(), scene.what_if.preview(adjusted).unwrap())
+        (adjusted.limits(), scene.what_if.preview(adjusted, &Others::default()).unwrap())
     };
     let (limits, preview) = ask(Effect::Number(1));
     assert_eq!((limits, preview.keys, preview.seconds), (1, None, 0));
@@ -703,7 +710,7 @@ proptest! {
         let (old, new) = (shop(old, 4, 5_000), shop(new, number, 5_000));
         let scene = Scene::new(&old, options()).see(&events);
         let sets = [rules(&old), rules(&new)];
-        let compared = scene.what_if.compare("shop", &sets[0], &sets[1]).unwrap();
+        let compared = scene.what_if.compare("shop", (&sets[0], &sets[1]), &Others::default()).unwrap();
         let plan = PlanOptions::default();
         let [old, new] = sets.each_ref().map(|rules| {
             let (evaluator, set) = (Evaluator::new(1 << 20), RuleSet::new(rules, &plan));
@@ -714,7 +721,7 @@ proptest! {
         let found = &compared.differences;
         prop_assert_eq!((found.newly_denied, found.newly_allowed), (count((false, true)), count((true, false))));
         prop_assert_eq!(found.compared, events.len() as u64);
-        let other = scene.what_if.compare("bank", &sets[0], &sets[1]).unwrap();
+        let other = scene.what_if.compare("bank", (&sets[0], &sets[1]), &Others::default()).unwrap();
         prop_assert_eq!((other.differences.compared, other.keys), (0, 0));
     }
 }
@@ -812,4 +819,93 @@ fn an_adjustment_is_previewed_and_not_begun() {
     let block = serde_json::json!({ "effect": "scale", "share": "50%", "everything": true }).to_string();
     let (_, preview) = post(&without, "/adjustments/preview", TOKEN, &block);
     assert!(preview["limits"].as_u64().unwrap() > 0 && preview["keys"].is_null(), "{preview}");
+}
+
+/// Requests spread over instances, and those of one instance that has all: the same answers.
+#[test]
+fn the_requests_of_several_instances_are_one_stream() {
+    let text = shop(Algorithm::SlidingLog, 3, 60_000);
+    let events: Vec<Event> = (0..40)
+        .flat_map(|turn| {
+            let users = (0..20).map(move |user| (turn, user));
+            users.map(|(turn, user)| {
+                let at_ms = BEGIN_MS + turn * 10_000 + user * 7;
+                Event::new(at_ms, of(vec![descriptor("user", format!("u{user}"), 1 + turn % 2)]))
+            })
+        })
+        .collect();
+    let whole = Scene::new(&text, options()).see(&events);
+    let part = |index: usize| {
+        let own: Vec<Event> = events.iter().skip(index).step_by(3).cloned().collect();
+        let few = WhatIfOptions { replicas: 3, instance: format!("i-{index}"), ..options() };
+        let scene = Scene::new(&text, few).see(&own);
+        scene.clock.set(events.last().unwrap().at_ms);
+        scene
+    };
+    let parts = [0, 1, 2].map(part);
+    let sent = |scene: &Scene, halvings: u32| {
+        let recorded = serde_json::to_vec(&scene.what_if.recorded(halvings).unwrap()).unwrap();
+        serde_json::from_slice(&recorded).unwrap()
+    };
+    let others = |halvings: u32| Others {
+        recorded: vec![("i-1".into(), sent(&parts[1], 0)), ("i-2".into(), sent(&parts[2], halvings))],
+        missing: 0,
+        are_known: true,
+    };
+    let all = parts[0].what_if.ask(&question(2), &others(0)).unwrap();
+    let expected = whole.what_if.ask(&question(2), &Others::default()).unwrap();
+    assert_eq!(then(&all), then(&expected));
+    assert_eq!((all.kept.replicas, all.kept.requests, &all.peaks), (1, events.len(), &expected.peaks));
+    // The smallest share wins, and is complete.
+    let half = parts[0].what_if.ask(&question(2), &others(1)).unwrap();
+    assert!((half.kept.sample_now - 0.5).abs() < 1e-9 && half.then.keys < 20 && half.then.keys > 2, "{half:?}");
+    assert_eq!(half.then.decisions, half.then.keys * 40);
+    // The log has the lines of all, in order.
+    let log: String = parts[0].what_if.log(&others(0)).collect();
+    let times: Vec<&str> = log.lines().map(|line| &line[..40]).collect();
+    assert!(log.lines().count() == events.len() && times.is_sorted());
+    assert!(["i-0", "i-1", "i-2"].iter().all(|id| log.contains(&format!("\"instance\":\"{id}\""))));
+    // Without one of them, the rates are scaled.
+    let rules = rules(&text);
+    let new = adjustment(1, Effect::Block, Target::Domain("shop".into()));
+    let after = InForce::default().with((*new).clone());
+    let adjusted = Adjusted { rules: &rules, before: None, after: &after, id: &new.id };
+    let rate = |others: &Others| parts[0].what_if.preview(adjusted, others).unwrap().requests_per_s.unwrap();
+    let without = Others { missing: 1, recorded: others(0).recorded[..1].to_vec(), are_known: true };
+    let (full, scaled) = (rate(&others(0)), rate(&without));
+    assert!((full - scaled).abs() < 0.1 * full, "{full} {scaled}");
+}
+
+#[test]
+fn two_services_with_one_redis_replay_the_requests_of_both() {
+    let redis = support::redis::Redis::start();
+    let url = format!("REDIS_URL={}", redis.url());
+    let services = [(); 2].map(|()| start(&[&url, "REDIS_TIMEOUT=20s"]));
+    for service in &services {
+        for _ in 0..3 {
+            ask(service, "user", "ann");
+        }
+    }
+    wait_until("both answer", || {
+        let both = told(&services[0], "");
+        both["instances"]["answered"] == 2 && both["requests"] == 6
+    });
+    let both = told(&services[0], "");
+    assert_eq!((&both["rules"][0]["denied"], &both["replicas"]), (&4.into(), &1.into()), "{both}");
+    let own = told(&services[0], "?instance=self");
+    assert_eq!((&own["requests"], &own["instances"]["of"]), (&3.into(), &1.into()), "{own}");
+    wait_until("both answer the other", || told(&services[1], "")["requests"] == 6);
+    let headers = [("authorization", &*format!("Bearer {TOKEN}"))];
+    let (_, log) = services[1].send("GET", "/what-if/log", &headers, b"");
+    assert_eq!(log.lines().filter(|line| line.starts_with('{')).count(), 6, "{log}");
+    let mut replay = command();
+    replay.args(["replay", "--json", "--rules"]).arg(services[0].rules.path());
+    replay.args(["--fleet", &format!("http://127.0.0.1:{}", services[0].http_port), "--admin-token", TOKEN]);
+    let output = replay.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["requests"], &report["denied"]), (&6.into(), &4.into()));
+    let block = serde_json::json!({ "effect": "block", "domain": "shop", "rule": "per-user" });
+    let (_, preview) = post(&services[1], "/adjustments/preview", TOKEN, &block.to_string());
+    assert_eq!((&preview["instances"]["answered"], &preview["keys"]), (&2.into(), &1.into()), "{preview}");
 }

@@ -26,6 +26,9 @@ use crate::survey::MergedTop;
 /// Longest answer of a service that is read.
 const MOST_BYTES: usize = 16 * 1024 * 1024;
 
+/// Longest log of requests that is read.
+const MOST_LOG_BYTES: usize = 512 * 1024 * 1024;
+
 /// Most names that are suggested.
 const NAMED: usize = 10;
 
@@ -185,17 +188,39 @@ pub(crate) struct AdminPort<'a> {
 }
 
 impl AdminPort<'_> {
+    /// Returns the requests that all instances have recorded, as lines for `tollgate replay`.
+    ///
+    /// # Errors
+    /// As those of [`AdminPort::get`]; also fails if the service records no requests.
+    pub(crate) async fn recorded_requests(&self) -> anyhow::Result<Bytes> {
+        match self.body("/what-if/log", MOST_LOG_BYTES).await? {
+            Some(log) => Ok(log),
+            None => bail!(
+                "{} records no requests: start the service with ADMIN_API=true, and without WHAT_IF_REQUESTS=0",
+                self.address
+            ),
+        }
+    }
+
     /// Returns the answer at this path; `None` if the service has no such path.
     ///
     /// # Errors
     /// Fails if the service does not answer, requires another token, or rejects the request.
     pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<Option<T>> {
-        timeout(self.timeout, self.ask(path)).await.unwrap_or_else(|_| {
+        let Some(body) = self.body(path, MOST_BYTES).await? else { return Ok(None) };
+        serde_json::from_slice(&body)
+            .map(Some)
+            .with_context(|| format!("{} sent a response that this version of the command cannot read", self.address))
+    }
+
+    /// Returns the answer at this path as it is.
+    async fn body(&self, path: &str, most_bytes: usize) -> anyhow::Result<Option<Bytes>> {
+        timeout(self.timeout, self.ask(path, most_bytes)).await.unwrap_or_else(|_| {
             Err(anyhow!("{} does not answer in {}", self.address, descriptor::length(self.timeout)))
         })
     }
 
-    async fn ask<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<Option<T>> {
+    async fn ask(&self, path: &str, most_bytes: usize) -> anyhow::Result<Option<Bytes>> {
         let host = self.address.strip_prefix("http://").unwrap_or(self.address).trim_end_matches('/');
         let Ok(stream) = TcpStream::connect(host).await else { bail!(self.unreachable(host).await) };
         let Ok((mut sender, connection)) = http1::handshake(TokioIo::new(stream)).await else { bail!(no_http(host)) };
@@ -206,13 +231,11 @@ impl AdminPort<'_> {
             .body(Empty::<Bytes>::new())?;
         let Ok(response) = sender.send_request(request).await else { bail!(no_http(host)) };
         let status = response.status();
-        let body = Limited::new(response.into_body(), MOST_BYTES).collect().await;
+        let body = Limited::new(response.into_body(), most_bytes).collect().await;
         let body =
             body.map_err(|error| anyhow!("{host} closed the connection during its response: {error}"))?.to_bytes();
         match status {
-            StatusCode::OK => serde_json::from_slice(&body)
-                .map(Some)
-                .with_context(|| format!("{host} sent a response that this version of the command cannot read")),
+            StatusCode::OK => Ok(Some(body)),
             StatusCode::NOT_FOUND => Ok(None),
             StatusCode::CONFLICT => {
                 bail!(BeginAgain(format!("{host}: {status}: {}", String::from_utf8_lossy(&body))))

@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use clap::Args;
 use flate2::bufread::MultiGzDecoder;
+use hyper::body::Bytes;
 
+use crate::command::live::admin_port::{AdminPort, http_address};
 use crate::command::output::{Format, NOTHING_APPLIES, RowsOutput, csv, err, print};
 use crate::engine::explain;
 use crate::engine::rules::Rules;
@@ -26,6 +28,8 @@ use crate::sources::files::load::{self, Sources};
 
 /// Path that means standard input.
 const STDIN: &str = "-";
+/// Longest wait for the requests of a fleet.
+const FLEET_TIMEOUT: Duration = Duration::from_secs(30);
 /// First bytes of a gzip file.
 const GZIP: &[u8] = &[0x1f, 0x8b];
 /// Number of requests that one thread hands to the other at once, and number of batches before it waits. All batches
@@ -62,8 +66,16 @@ const FIELDS: [&str; 13] = [
 pub(crate) struct Replay {
     /// Logs, plain or compressed with gzip; - is standard input. Several logs are merged by time, as those of several
     /// proxies.
-    #[arg(value_name = "LOG", required = true)]
+    #[arg(value_name = "LOG", required_unless_present = "fleet")]
     logs: Vec<PathBuf>,
+
+    /// Replay what all instances of this service have recorded, not logs.
+    #[arg(long, value_name = "HOST:PORT", conflicts_with = "logs", value_parser = http_address)]
+    fleet: Option<String>,
+
+    /// The service's ADMIN_TOKEN or ADMIN_READ_TOKEN.
+    #[arg(long, env = "ADMIN_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+    admin_token: Option<String>,
 
     /// Files or folders of other rules: show which requests they decide differently, with examples. May be given
     /// several times.
@@ -87,7 +99,7 @@ pub(crate) struct Replay {
     #[arg(long, value_name = "FILE")]
     map_file: Option<PathBuf>,
 
-    /// Hits of a request, such as %BYTES_SENT%. Unset, or if a line lacks the field: 1.
+    /// Hits of a request, such as %BYTES_SENT%. Unset or missing: 1.
     #[arg(long, value_name = "TEXT")]
     hits: Option<String>,
 
@@ -105,7 +117,7 @@ pub(crate) struct Replay {
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
     window: Duration,
 
-    /// Stop at the first line that cannot be read. Unset: count such lines, and show the first.
+    /// Stop at the first unreadable line. Unset: count them, show the first.
     #[arg(long)]
     strict: bool,
 
@@ -197,11 +209,13 @@ impl Replay {
     fn report(&self, new: &Rules, old: Option<&Rules>, most_bytes: usize) -> anyhow::Result<Report> {
         let options = self.deciding.plan_options();
         let reading = self.log_reading(new)?;
+        let recorded = self.recorded()?;
+        let logs = (&reading, recorded.as_ref());
         let of_one = RunOptions { most_bytes: most_bytes / (1 + usize::from(old.is_some())), ..RunOptions::default() };
         let begin = |rules| Run::new(RuleSet::new(rules, &options), of_one.clone());
         let (mut run, mut before) = (begin(new), old.map(|old| (begin(old), Comparison::default())));
         let mut first = None;
-        let read = self.each(&reading, "replaying".to_owned(), |events| {
+        let read = self.each(logs, "replaying".to_owned(), |events| {
             first = first.take().or_else(|| events.first().map(|event| event.request.clone()));
             run.decide_all(events, |arrival, decision| {
                 if let Some((before, comparison)) = &mut before
@@ -226,12 +240,21 @@ impl Replay {
             let mut pass = 0;
             while !search.is_done() {
                 pass += 1;
-                self.each(&reading, format!("trying numbers, pass {pass}"), |events| Ok(search.decide_all(events)?))?;
+                self.each(logs, format!("trying numbers, pass {pass}"), |events| Ok(search.decide_all(events)?))?;
                 search.narrow();
             }
             report = report.suggesting(&search);
         }
         Ok(report)
+    }
+
+    /// Returns the requests that a service has recorded; `None` if logs are replayed.
+    fn recorded(&self) -> anyhow::Result<Option<Bytes>> {
+        let Some(address) = &self.fleet else { return Ok(None) };
+        // The other instances may notice the question only at their next heartbeat.
+        let port = AdminPort { address, token: self.admin_token.as_deref(), timeout: FLEET_TIMEOUT };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(port.recorded_requests()).map(Some)
     }
 
     fn log_reading(&self, rules: &Rules) -> anyhow::Result<LogReading> {
@@ -258,13 +281,18 @@ impl Replay {
     /// Calls `visit` with all requests of the logs, some at a time, which another thread reads.
     fn each(
         &self,
-        reading: &LogReading,
+        (reading, recorded): (&LogReading, Option<&Bytes>),
         what: String,
         mut visit: impl FnMut(&[Event]) -> anyhow::Result<()>,
     ) -> anyhow::Result<Read> {
         let mut progress = Progress::new(what, Screen::of_stderr());
         let logs = self.logs.iter().map(|path| Ok((path.clone(), open(path, &mut progress)?)));
-        let logs = logs.collect::<anyhow::Result<Vec<_>>>()?;
+        let mut logs = logs.collect::<anyhow::Result<Vec<_>>>()?;
+        if let Some(recorded) = recorded {
+            progress.total = None;
+            let name = self.fleet.as_deref().unwrap_or_default();
+            logs.push((PathBuf::from(name), Box::new(io::Cursor::new(recorded.clone())) as Log));
+        }
         let (sender, batches) = mpsc::sync_channel(BATCHES);
         let (used, spares) = mpsc::channel();
         thread::scope(|scope| {

@@ -91,6 +91,12 @@ impl<const N: usize> Sampling<N> {
         Sampling { share: self.share, rules, shares: self.shares }
     }
 
+    /// Returns another share of the keys of the same rules.
+    #[must_use]
+    pub fn with_share(&self, share: Share) -> Sampling<N> {
+        Sampling { share, rules: self.rules.clone(), shares: self.shares }
+    }
+
     /// Returns half of the selection.
     #[must_use]
     pub fn half(&self) -> Sampling<N> {

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::trial::{MOST_BYTES, Trouble};
-use super::{Kept, WhatIf, WhatIfError};
+use super::{Kept, Others, WhatIf, WhatIfError};
 use crate::engine::rules::Rules;
 use crate::evaluate::{Comparison, Differences, Evaluator, KeyCount, RuleSet};
 
@@ -26,11 +26,16 @@ impl WhatIf {
     ///
     /// # Errors
     /// Fails if the requests cannot be replayed.
-    pub fn compare(&self, domain: &str, in_force: &Rules, other: &Rules) -> Result<Compared, WhatIfError> {
-        self.replay(|scene| {
+    pub fn compare(
+        &self,
+        domain: &str,
+        (in_force, other): (&Rules, &Rules),
+        others: &Others,
+    ) -> Result<Compared, WhatIfError> {
+        self.replay(others, |scene| {
             let evaluators = [MOST_BYTES / 2; 2].map(Evaluator::new);
             let [old, new] = [in_force, other].map(|rules| {
-                let replicas = self.replicas();
+                let replicas = scene.replicas;
                 RuleSet { replicas, ..RuleSet::new(rules, &self.options.plan) }
             });
             let mut comparison = Comparison::new(self.options.values.clone());

@@ -5,11 +5,13 @@ use std::borrow::Cow;
 
 use serde::Serialize;
 
+use super::WhatIf;
+use super::others::{Others, Stream};
 use super::ring::Event;
-use super::{WhatIf, WhatIfOptions};
 use crate::engine::asked::OVERRIDE;
 use crate::engine::clock::timestamp;
 use crate::engine::descriptor::{Descriptor, Override};
+use crate::observe::redaction::Values;
 use crate::observe::sample::Sampling;
 
 /// Number of requests written at once.
@@ -52,24 +54,27 @@ struct Number {
 }
 
 impl WhatIf {
-    /// Returns the lines of all requests, the oldest first, in large pieces.
-    pub fn log(&self) -> impl Iterator<Item = String> + Send + use<> {
-        let (sampling, events, first) = {
-            let state = self.state.lock();
-            (state.sampling.clone(), state.ring.events(), state.ring.first_number())
-        };
-        let options = self.options.clone();
-        let chunks = events.len().div_ceil(AT_ONCE);
+    /// Returns the lines of all requests, also those of other instances, the oldest first, in large pieces.
+    pub fn log(&self, others: &Others) -> impl Iterator<Item = String> + Send + use<> {
+        let stream = self.stream(others);
+        let ids = others.recorded.iter().map(|(id, _)| id.clone());
+        let instances: Vec<String> = std::iter::once(self.options.instance.clone()).chain(ids).collect();
+        let values = self.options.values.clone();
+        let chunks = stream.as_ref().map_or(0, |stream| stream.events.len()).div_ceil(AT_ONCE);
         (0..chunks).map(move |chunk| {
+            let Some(Stream { sampling, events, places, .. }) = &stream else { return String::new() };
             let begin = chunk * AT_ONCE;
-            let events = events.iter().zip(first..).skip(begin).take(AT_ONCE);
-            events.map(|(event, call)| lines(event, call, sampling.as_deref(), &options)).collect()
+            let events = events.iter().zip(places).skip(begin).take(AT_ONCE);
+            let lines = events.map(|(event, (instance, call))| {
+                let instance = instances.get(*instance).map_or("", String::as_str);
+                lines(event, (instance, *call), sampling, &values)
+            });
+            lines.collect()
         })
     }
 }
 
-fn lines((at_ms, request): &Event, call: u64, sampling: Option<&Sampling<1>>, options: &WhatIfOptions) -> String {
-    let WhatIfOptions { values, instance, .. } = options;
+fn lines((at_ms, request): &Event, (instance, call): (&str, u64), sampling: &Sampling<1>, values: &Values) -> String {
     let time = timestamp(*at_ms);
     let (id, mut text) = (format!("{instance}/{call}"), String::new());
     for (index, Descriptor { entries, ask, limit }) in request.descriptors.iter().enumerate() {
@@ -86,8 +91,8 @@ fn lines((at_ms, request): &Event, call: u64, sampling: Option<&Sampling<1>>, op
             limit: limit.as_ref().map(brought_along),
             outcome: None,
             sampled: true,
-            sample_share: sampling.map_or(1.0, |sampling| sampling.share().as_ratio()),
-            partial: sampling.is_some_and(|sampling| !sampling.picks(request, index)),
+            sample_share: sampling.share().as_ratio(),
+            partial: !sampling.picks(request, index),
             instance,
             call,
             request_id: &id,

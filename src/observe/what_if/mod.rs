@@ -10,11 +10,14 @@
 //!        ◀─ log          writes them as lines for `tollgate replay`
 //! ```
 //!
+//! The requests of several instances are replayed as one stream, see `others`.
+//!
 //! No answer depends on a replay, and it does not touch the service's counters. Replays start with empty counters, so
 //! usage before the first request of the ring is unknown.
 
 mod compare;
 mod log;
+mod others;
 mod preview;
 mod recorder;
 mod ring;
@@ -38,6 +41,7 @@ use crate::observe::watch::{Observed, Observer, Watch};
 use recorder::State;
 
 pub use compare::Compared;
+pub use others::{Others, Recorded};
 pub use preview::{Adjusted, Preview};
 pub use trial::{Kept, LimitOfRule, Overview, RuleLine, Trial};
 

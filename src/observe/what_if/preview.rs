@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::trial::{MOST_BYTES, Scene, Trouble};
-use super::{WhatIf, WhatIfError};
+use super::{Others, WhatIf, WhatIfError};
 use crate::engine::adjustment::{Effect, Id, InForce, Kind, LimitName, Target};
 use crate::engine::algorithm::Ask;
 use crate::engine::descriptor::{Descriptor, Entry, Request};
@@ -69,8 +69,8 @@ impl WhatIf {
     ///
     /// # Errors
     /// Fails if the requests cannot be replayed.
-    pub fn preview(&self, adjusted: Adjusted<'_>) -> Result<Preview, WhatIfError> {
-        self.replay(|scene| self.decide_both(scene, adjusted))
+    pub fn preview(&self, adjusted: Adjusted<'_>, others: &Others) -> Result<Preview, WhatIfError> {
+        self.replay(others, |scene| self.decide_both(scene, adjusted))
     }
 
     fn decide_both(&self, scene: &Scene, adjusted: Adjusted<'_>) -> Result<Preview, Trouble> {
@@ -88,7 +88,7 @@ impl WhatIf {
         let options = PlanOptions { shadow_mode: self.shadow_mode, ..self.options.plan.clone() };
         let evaluators = [MOST_BYTES / 2; 2].map(Evaluator::new);
         let [without, with] = [before, Some(after)].map(|adjustments| {
-            let replicas = self.replicas();
+            let replicas = scene.replicas;
             RuleSet { adjustments, replicas, ..RuleSet::new(rules, &options) }
         });
         let mut changed = Changed::new(id, self.options.values.clone());
@@ -102,7 +102,7 @@ impl WhatIf {
         })?;
         // The requests of a key are spread over the instances, but each instance sees about all keys.
         let rate = |count: u64| {
-            let rate = count as f64 * weight * f64::from(self.replicas()) / scene.seconds as f64;
+            let rate = count as f64 * weight * scene.factor / scene.seconds as f64;
             Some((rate * 100.0).round() / 100.0)
         };
         let keys = |count: usize| Some((count as f64 * weight).round() as u64);

@@ -36,11 +36,15 @@ pub(super) struct State {
     /// Number of requests dropped because the queue was full.
     pub(super) dropped: u64,
     /// How many times the share was halved.
-    halvings: u32,
+    pub(super) halvings: u32,
+    /// When the ring was emptied, if there were requests before; `None` if it has all requests so far.
+    pub(super) begins_at_ms: Option<u64>,
+    /// Whether the ring has dropped its oldest requests since then.
+    pub(super) has_dropped: bool,
     /// The second of the latest request, and the number of requests in it.
     second: (u64, usize),
     /// End of the rest, if the recorder rests.
-    rests_until_ms: Option<u64>,
+    pub(super) rests_until_ms: Option<u64>,
 }
 
 impl State {
@@ -50,6 +54,12 @@ impl State {
         let end = if self.rests_until_ms.is_some() { last } else { now_ms.max(last) };
         // A clock that was set back leaves no time between them.
         end.saturating_sub(first).div_ceil(1_000).max(1)
+    }
+
+    /// Empties the ring.
+    fn start_over(&mut self, now_ms: u64) {
+        self.ring.clear();
+        (self.begins_at_ms, self.has_dropped) = (Some(now_ms), false);
     }
 
     /// Returns whether a request makes more of them in its second than may be recorded.
@@ -90,7 +100,7 @@ impl WhatIf {
         });
         if starts_over {
             drop(self.queue.take());
-            state.ring.clear();
+            state.start_over(self.queue.now());
         }
         self.select(&mut state, sampling);
     }
@@ -121,6 +131,9 @@ impl WhatIf {
                 continue;
             }
             let is_full = state.ring.push((at_ms, request), bounds);
+            if is_full {
+                (state.begins_at_ms, state.has_dropped) = (Some(at_ms), true);
+            }
             if self.options.covers.is_zero() {
                 continue;
             }
@@ -163,7 +176,7 @@ impl WhatIf {
             return;
         }
         state.rests_until_ms = None;
-        state.ring.clear();
+        state.start_over(self.queue.now());
         if let Some(sampling) = state.sampling.clone() {
             self.select(state, sampling);
         }
@@ -175,7 +188,7 @@ impl WhatIf {
         let Some(sampling) = state.sampling.clone().filter(|_| doublings > 0) else { return };
         state.halvings -= doublings;
         // The requests of the other keys are missing.
-        state.ring.clear();
+        state.start_over(self.queue.now());
         let [rules] = sampling.rules();
         self.select(state, self.sampling(state.halvings, Arc::clone(rules)));
     }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+use super::others::{Others, Stream};
 use super::ring::Event;
 use super::{Question, WhatIf, WhatIfError};
 use crate::engine::algorithm::{Limit, LimitErrors};
@@ -119,16 +120,19 @@ pub(super) struct Scene {
     events: Vec<Event>,
     pub(super) seconds: u64,
     dropped: u64,
+    pub(super) replicas: u32,
+    pub(super) factor: f64,
     end: Instant,
 }
 
 impl WhatIf {
-    /// Returns the limits that the requests of the ring used. This takes seconds if there are many requests.
+    /// Returns the limits that the requests of the ring and of other instances used. This takes seconds if there are
+    /// many requests.
     ///
     /// # Errors
     /// Fails if the requests cannot be replayed.
-    pub fn overview(&self) -> Result<Overview, WhatIfError> {
-        self.replay(|scene| {
+    pub fn overview(&self, others: &Others) -> Result<Overview, WhatIfError> {
+        self.replay(others, |scene| {
             let mut run = self.run(scene, None);
             scene.each(|arrival| run.decide(arrival).map(drop))?;
             let mut limits = run.limit_reports(0);
@@ -140,23 +144,23 @@ impl WhatIf {
         })
     }
 
-    /// Returns the effect of another limit on the requests of the ring.
+    /// Returns the effect of another limit on the requests of the ring and of other instances.
     ///
     /// # Errors
     /// Fails if the limit is invalid, or if the requests cannot be replayed.
-    pub fn ask(&self, question: &Question) -> Result<Trial, WhatIfError> {
-        self.replay(|scene| self.try_on(scene, question))
+    pub fn ask(&self, question: &Question, others: &Others) -> Result<Trial, WhatIfError> {
+        self.replay(others, |scene| self.try_on(scene, question))
     }
 
     /// Replays all keys. While there is too little memory for their counters, it retries with half of the keys.
-    pub(super) fn replay<T>(&self, replay: impl Fn(&Scene) -> Result<T, Trouble>) -> Result<T, WhatIfError> {
-        self.keep();
-        let mut scene = {
-            let state = self.state.lock();
-            let sampling = state.sampling.clone().ok_or(WhatIfError::NoRules)?;
-            let (seconds, end) = (state.seconds(self.queue.now()), Instant::now() + LONGEST);
-            Scene { sampling, events: state.ring.events(), seconds, dropped: state.dropped, end }
-        };
+    pub(super) fn replay<T>(
+        &self,
+        others: &Others,
+        replay: impl Fn(&Scene) -> Result<T, Trouble>,
+    ) -> Result<T, WhatIfError> {
+        let stream = self.stream(others).ok_or(WhatIfError::NoRules)?;
+        let Stream { sampling, events, places: _, seconds, dropped, replicas, factor } = stream;
+        let mut scene = Scene { sampling, events, seconds, dropped, replicas, factor, end: Instant::now() + LONGEST };
         loop {
             match replay(&scene) {
                 Ok(told) => return Ok(told),
@@ -191,7 +195,7 @@ impl WhatIf {
             (run.limit_report((rule, of_rule), MOST_KEYS), search)
         };
         let suggestion = search.map(|search| self.suggest(scene, search)).transpose()?.flatten();
-        let replicas = u64::from(self.replicas());
+        let replicas = u64::from(scene.replicas);
         let whole = |UpTo { hits, keys }| UpTo { hits: hits * replicas, keys };
         Ok(Trial {
             kept: self.kept(scene),
@@ -210,7 +214,7 @@ impl WhatIf {
             scene.each(|arrival| search.decide(arrival))?;
             search.narrow();
         }
-        let whole = |number: u32| number.saturating_mul(self.replicas());
+        let whole = |number: u32| number.saturating_mul(scene.replicas);
         Ok(search.suggestions().into_iter().next().map(|suggestion| Suggestion {
             number: suggestion.number.map(whole),
             present: whole(suggestion.present),
@@ -219,13 +223,9 @@ impl WhatIf {
         }))
     }
 
-    pub(super) fn replicas(&self) -> u32 {
-        self.options.replicas.max(1)
-    }
-
     /// Returns a run of the rules in force, in which another limit may replace one of them.
     fn run<'s>(&'s self, scene: &'s Scene, tried: Option<(usize, Limit)>) -> Run<'s> {
-        let rules = RuleSet { tried, replicas: self.replicas(), ..RuleSet::new(scene.rules(), &self.options.plan) };
+        let rules = RuleSet { tried, replicas: scene.replicas, ..RuleSet::new(scene.rules(), &self.options.plan) };
         Run::new(rules, RunOptions { values: self.options.values.clone(), most_bytes: MOST_BYTES })
     }
 
@@ -234,7 +234,7 @@ impl WhatIf {
         Kept {
             sample: self.options.sample,
             sample_now: scene.sampling.share().as_ratio(),
-            replicas: self.replicas(),
+            replicas: scene.replicas,
             requests: scene.events.len(),
             first: scene.events.first().map(time),
             last: scene.events.last().map(time),
