@@ -129,7 +129,7 @@ fn change(everything: bool, domain: Option<&str>) -> Change<'_> {
 }
 
 /// Returns the list with the values of descriptors shown as `values` says.
-fn showing(values: &Values, mut list: Value) -> Value {
+pub(super) fn showing(values: &Values, mut list: Value) -> Value {
     let entries = list.as_array_mut().into_iter().flatten().filter_map(|one| one.get_mut("entries")?.as_array_mut());
     for entry in entries.flatten().filter_map(Value::as_object_mut) {
         let Some(Value::String(value)) = entry.remove("value") else { continue };

@@ -10,8 +10,11 @@ use serde::Serialize;
 use tokio::time::{Instant, timeout_at};
 
 use super::{Place, Shown};
+use crate::engine;
+use crate::http::adjustments::showing;
 use crate::http::client::{Client, Standing};
 use crate::observe::history::{Second, StoreNow};
+use crate::shared::fleet::heartbeats::ReplicaState;
 use crate::sources::files::tokens::Role;
 use crate::store::Store;
 use crate::telemetry;
@@ -19,6 +22,9 @@ use crate::version;
 
 /// Lifetime of the stream. It is shorter than that of a connection, which would cut the stream off.
 const LASTS: Duration = Duration::from_secs(50);
+
+/// The most adjustments in a tick.
+const ADJUSTED: usize = 5;
 
 /// Events since the previous tick.
 #[derive(Serialize)]
@@ -40,10 +46,22 @@ struct Tick<'a> {
     shadow_mode: bool,
     /// Number of adjustments in force.
     adjustments: usize,
+    /// Those of them that change the most limits, at most [`ADJUSTED`].
+    adjusted: serde_json::Value,
+    instances: Instances,
+    /// Median duration of calls to the store in the last second, in microseconds.
+    store_p50_us: Option<u64>,
     /// Least time for which instances have had different rules; `null` if their rules are the same.
     rules_differ_ms: Option<u64>,
     seconds: Vec<Second>,
     events: Vec<telemetry::Event>,
+}
+
+/// Instances that share the store.
+#[derive(Serialize)]
+struct Instances {
+    known: usize,
+    ready: usize,
 }
 
 /// What the client may change.
@@ -107,6 +125,18 @@ pub(super) fn ticks<S: Store>(
     })
 }
 
+/// Returns the adjustments that change the most limits: first those of everything, then of domains, of rules, of keys.
+fn adjusted<S: Store>(shown: &Shown<S>, client: &Client) -> serde_json::Value {
+    let mut list = shown.admin.adjustments().list();
+    let narrowness = |one: &engine::adjustment::Shown| {
+        let written = &one.written;
+        [written.domain.is_some(), written.rule.is_some(), !written.entries.is_empty()]
+    };
+    list.sort_by_key(|one| narrowness(one).map(u8::from).into_iter().rev().collect::<Vec<_>>());
+    list.truncate(ADJUSTED);
+    showing(shown.admin.values(client), serde_json::to_value(list).unwrap_or_default())
+}
+
 fn tick<'t, S: Store>(
     shown: &'t Shown<S>,
     client: &'t Client,
@@ -114,6 +144,7 @@ fn tick<'t, S: Store>(
     events: Vec<telemetry::Event>,
 ) -> Tick<'t> {
     let snapshot = shown.admin.limiter().snapshot();
+    let fleet = shown.admin.fleet().report();
     let about = &shown.console.about;
     Tick {
         version: version::VERSION,
@@ -128,7 +159,13 @@ fn tick<'t, S: Store>(
         domains: snapshot.rules.domains(),
         shadow_mode: about.shadow_mode,
         adjustments: shown.admin.adjustments().count(),
-        rules_differ_ms: shown.admin.fleet().report().rules_differ_ms,
+        adjusted: adjusted(shown, client),
+        instances: Instances {
+            known: fleet.replicas.len(),
+            ready: fleet.replicas.iter().filter(|line| line.state == ReplicaState::Ready).count(),
+        },
+        store_p50_us: seconds.last().and_then(|second| second.store_p50_us),
+        rules_differ_ms: fleet.rules_differ_ms,
         seconds,
         events,
     }
