@@ -1,8 +1,9 @@
 //! Results of evaluations, for people and as JSON. Times are in RFC 3339 format.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::comparison::{Comparison, Difference, OfRule};
 use super::run::Run;
@@ -83,7 +84,7 @@ pub struct OldLimit {
 }
 
 /// The requests that two sets of rules decide differently.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Differences {
     /// Number of requests decided by both sets of rules.
     pub compared: u64,
@@ -100,7 +101,7 @@ pub struct Differences {
 }
 
 /// The differences of a rule in either set.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RuleDifferences {
     /// Domain of the rule.
     pub domain: String,
@@ -121,14 +122,14 @@ pub struct RuleDifferences {
 }
 
 /// A request that two sets of rules decide differently. It contains values from clients as far as they are shown.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Example {
     /// Time of its latest occurrence.
     pub at: String,
     /// The request.
     pub asked: String,
     /// The difference: `newly_denied` or `newly_allowed`.
-    pub outcome: &'static str,
+    pub outcome: Cow<'static, str>,
 }
 
 /// Another number for a limit.
@@ -214,7 +215,7 @@ impl RuleDifferences {
         let example = |(at_ms, difference, asked): &(u64, Difference, String)| Example {
             at: timestamp(*at_ms),
             asked: asked.clone(),
-            outcome: difference.name(),
+            outcome: difference.name().into(),
         };
         RuleDifferences {
             domain: domain.to_owned(),

@@ -1,26 +1,46 @@
-//! `/candidates`: decisions that candidate rules would change. Read-only: promoting candidates means writing files, and
-//! needs the permission to write them; see `tollgate promote`.
+//! `/candidates`: decisions that candidate rules would change, over all instances. Read-only: promoting candidates means
+//! writing files, and needs the permission to write them; see `tollgate promote`.
 
 use std::sync::Arc;
 
-use axum::extract::State;
+use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use axum::routing::get;
 use axum::{Json, Router};
-use tokio::task::spawn_blocking;
+use serde::Serialize;
 
-use super::admin::{Admin, Refusal, failed, refuse};
+use super::admin::{Admin, Refusal, refuse, scope};
 use crate::observe::candidates::Report;
 use crate::store::Store;
+use crate::survey::{self, CandidatesQuestion, Instances, Scope};
+
+/// The results, and where they are from.
+#[derive(Serialize)]
+struct Answer {
+    instances: Instances,
+    #[serde(flatten)]
+    report: Report,
+}
 
 pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
     Router::new().route("/candidates", get(report::<S>)).with_state(admin)
 }
 
-/// Handles `GET /candidates`.
-async fn report<S: Store>(State(admin): State<Arc<Admin<S>>>) -> Result<Json<Report>, Refusal> {
-    let Some(candidates) = admin.observed().candidates.clone() else {
-        return Err(refuse(StatusCode::NOT_FOUND, "there are no candidate rules: set CANDIDATE_RULES"));
-    };
-    spawn_blocking(move || candidates.report()).await.map(Json).map_err(failed)
+/// Handles `GET /candidates?instance=self`; the parameter is optional.
+async fn report<S: Store>(
+    State(admin): State<Arc<Admin<S>>>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Answer>, Refusal> {
+    let mut asked = Scope::Fleet;
+    for (key, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
+        match &*key {
+            "instance" => asked = scope(&value)?,
+            _ => return Err(refuse(StatusCode::BAD_REQUEST, "the parameter is instance")),
+        }
+    }
+    let none = || refuse(StatusCode::NOT_FOUND, "there are no candidate rules: set CANDIDATE_RULES");
+    let parts = admin.survey().ask(CandidatesQuestion::default(), asked).await.ok_or_else(none)?;
+    let instances = parts.instances.clone();
+    let report = survey::merge_candidates(parts).ok_or_else(none)?;
+    Ok(Json(Answer { instances, report }))
 }

@@ -86,6 +86,7 @@ impl<S: Store> Parts<'_, S> {
             heavy_hitters: observing.heavy_hitters.clone(),
             history,
             what_if: observing.what_if.clone(),
+            candidates: observing.candidates.clone(),
             events: Some(events),
         };
         let survey = Survey::new(Arc::clone(&fleet), local);

@@ -10,6 +10,7 @@
 //! Each kind of question has its own file, with the part that one instance answers and the way in which parts add up.
 //! Several clients that ask the same within a second share one survey.
 
+mod candidates;
 mod limits;
 mod log;
 mod overview;
@@ -31,6 +32,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
 use crate::metrics::Metrics;
+use crate::observe::candidates::Candidates;
 use crate::observe::heavy_hitters::HeavyHitters;
 use crate::observe::history::History;
 use crate::observe::what_if::WhatIf;
@@ -39,6 +41,7 @@ use crate::shared::fleet::questions::{Answers, Responder};
 use crate::store::Store;
 use crate::telemetry::Events;
 
+pub use candidates::{CandidatesQuestion, merge as merge_candidates};
 pub use limits::{Counts, LimitCounts, LimitsPart, LimitsQuestion, merge as merge_limits};
 pub use log::{LogLine, LogPart, LogQuestion, merge as merge_log};
 pub use overview::{
@@ -65,6 +68,7 @@ enum Question {
     Limits(LimitsQuestion),
     Log(LogQuestion),
     Recorded(RecordedQuestion),
+    Candidates(CandidatesQuestion),
 }
 
 /// A kind of question.
@@ -94,6 +98,8 @@ pub struct Local {
     pub history: Option<Arc<History>>,
     /// Its recorded requests.
     pub what_if: Option<Arc<WhatIf>>,
+    /// Its comparison of candidate rules.
+    pub candidates: Option<Arc<Candidates>>,
     /// Its latest log lines.
     pub events: Option<Events>,
 }
@@ -211,6 +217,7 @@ impl Responder for Local {
             Question::Limits(question) => self.packed(question, most_bytes),
             Question::Log(question) => self.packed(question, most_bytes),
             Question::Recorded(question) => self.packed(question, most_bytes),
+            Question::Candidates(question) => self.packed(question, most_bytes),
         }
     }
 }

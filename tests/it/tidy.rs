@@ -22,6 +22,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "survey",
         &[
+            "evaluate",
+            "observe/candidates",
             "metrics",
             "observe/heavy_hitters",
             "observe/history",

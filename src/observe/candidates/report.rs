@@ -1,13 +1,13 @@
 //! The report on candidates for `GET /candidates`.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::trial::Trial;
 use crate::engine::clock::timestamp;
 use crate::evaluate::Differences;
 
 /// The results for candidates. Times are in RFC 3339 format.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// Paths of the candidate files.
     pub files: Vec<String>,
