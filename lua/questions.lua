@@ -33,7 +33,9 @@ if command == 'ask' then
   local all = redis.call('HGETALL', KEYS[1])
   for place = 1, #all, 2 do
     local expires = open(all[place + 1])
-    if expires then
+    if all[place] == id then
+      -- Asked again after a lost reply.
+    elseif expires then
       number, latest = number + 1, math.max(latest, expires)
     else
       redis.call('HDEL', KEYS[1], all[place])

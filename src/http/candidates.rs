@@ -1,4 +1,4 @@
-//! `/candidates`: decisions that candidate rules would change, over all instances. Read-only: promoting candidates means
+//! `/candidates`: decisions that candidate rules would change, over all instances. Read-only: promoting them means
 //! writing files, and needs the permission to write them; see `tollgate promote`.
 
 use std::sync::Arc;

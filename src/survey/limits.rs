@@ -63,7 +63,8 @@ impl Ask for LimitsQuestion {
 
     fn answer(&self, local: &Local) -> Option<LimitsPart> {
         let (metrics, history) = (local.metrics.as_ref()?, local.history.as_ref()?);
-        let part = |history: RuleHistory, hour: Vec<Minute>| {
+        let part = |mut history: RuleHistory, hour: Vec<Minute>| {
+            history.fold();
             let counted = metrics.reading_of(&history.domain, &history.rule)?;
             Some(LimitPart { history, counted, hour })
         };

@@ -113,8 +113,18 @@ pub struct Instances {
     pub of: usize,
     /// IDs of the instances that did not answer in time, or are of a release that does not answer.
     pub missing: Vec<String>,
+    /// Number of instances that left out a part of their answer, because it would have been too long.
+    #[serde(default)]
+    pub shortened: usize,
     /// Why the store does not carry questions, or does not list all instances.
     pub unavailable: Option<String>,
+}
+
+/// A part as it is sent.
+#[derive(Serialize, Deserialize)]
+struct Packed<P> {
+    is_shortened: bool,
+    part: P,
 }
 
 /// The parts of an answer, each with the ID of its instance, that of the instance asked first.
@@ -157,21 +167,25 @@ impl<S: Store> Survey<S> {
 
     /// Asks all instances in this scope. `None` if this instance itself does not know, because of its settings.
     pub async fn ask<Q: Ask>(&self, question: Q, scope: Scope) -> Option<Parts<Q::Part>> {
-        let text = question.sent();
-        let others = async {
-            match scope {
-                Scope::Fleet => self.others(text).await,
-                Scope::Own => Arc::new(Answers::default()),
-            }
+        let (text, local) = (question.sent(), Arc::clone(&self.local));
+        // If this instance does not know, the others would be asked in vain.
+        let own = spawn_blocking(move || question.answer(&local)).await.ok().flatten()?;
+        let others = match scope {
+            Scope::Fleet => self.others(text).await,
+            Scope::Own => Arc::new(Answers::default()),
         };
-        let local = Arc::clone(&self.local);
-        let own = async { spawn_blocking(move || question.answer(&local)).await.ok().flatten() };
-        let (others, own) = tokio::join!(others, own);
+        let read = Arc::clone(&others);
+        // Not on the thread of the ports: there may be megabytes.
+        let read = spawn_blocking(move || {
+            let given = read.given.iter();
+            given.filter_map(|(id, answer)| Some((id.clone(), unpacked::<Q::Part>(answer)?))).collect::<Vec<_>>()
+        });
+        let read = read.await.unwrap_or_default();
         let report = self.fleet.report();
         let own_id = report.replicas.iter().find(|line| line.is_self).map(|line| line.id.clone()).unwrap_or_default();
-        let mut parts = vec![(own_id, own?)];
-        let given = others.given.iter();
-        parts.extend(given.filter_map(|(id, answer)| Some((id.clone(), unpacked(answer)?))));
+        let shortened = read.iter().filter(|(_, packed)| packed.is_shortened).count();
+        let mut parts = vec![(own_id, own)];
+        parts.extend(read.into_iter().map(|(id, packed)| (id, packed.part)));
         let is_missing = |id: &String| parts.iter().all(|(answered, _)| answered != id);
         let missing: Vec<String> = match scope {
             Scope::Fleet => report.replicas.iter().map(|line| line.id.clone()).filter(is_missing).collect(),
@@ -181,7 +195,8 @@ impl<S: Store> Survey<S> {
             Scope::Fleet => others.unavailable.clone().or(report.unavailable),
             Scope::Own => None,
         };
-        let instances = Instances { answered: parts.len(), of: parts.len() + missing.len(), missing, unavailable };
+        let instances =
+            Instances { answered: parts.len(), of: parts.len() + missing.len(), missing, shortened, unavailable };
         Some(Parts { parts, instances })
     }
 
@@ -189,10 +204,8 @@ impl<S: Store> Survey<S> {
     async fn others(&self, text: String) -> Arc<Answers> {
         let kept = {
             let mut all = self.kept.lock();
-            if all.len() >= MOST_KEPT && !all.contains_key(&text) {
-                // Those that are being asked are in use elsewhere, and stay valid there.
-                all.retain(|_, kept| kept.try_lock().is_ok_and(|kept| kept.as_ref().is_some_and(is_fresh)));
-            }
+            // Answers are megabytes, and of use for a second. Those that are being asked for are in use.
+            all.retain(|_, kept| kept.try_lock().map_or(true, |kept| kept.as_ref().is_some_and(is_fresh)));
             if all.len() >= MOST_KEPT { Kept::default() } else { Arc::clone(all.entry(text.clone()).or_default()) }
         };
         let mut kept = kept.lock().await;
@@ -225,8 +238,9 @@ impl Responder for Local {
 impl Local {
     /// Returns the answer in at most so many bytes, shortened as far as needed.
     fn packed<Q: Ask>(&self, mut question: Q, most_bytes: usize) -> Option<Vec<u8>> {
+        let mut is_shortened = false;
         loop {
-            let part = question.answer(self)?;
+            let part = Packed { is_shortened, part: question.answer(self)? };
             let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
             serde_json::to_writer(&mut encoder, &part).ok()?;
             encoder.flush().ok()?;
@@ -234,13 +248,13 @@ impl Local {
             if packed.len() <= most_bytes {
                 return Some(packed);
             }
-            question = question.shorter()?;
+            (question, is_shortened) = (question.shorter()?, true);
         }
     }
 }
 
 /// Reads a part that another instance has packed; `None` if it is damaged or too long.
-fn unpacked<P: DeserializeOwned>(answer: &[u8]) -> Option<P> {
+fn unpacked<P: DeserializeOwned>(answer: &[u8]) -> Option<Packed<P>> {
     let mut text = Vec::new();
     let read = GzDecoder::new(answer).take(MOST_BYTES + 1).read_to_end(&mut text).ok()?;
     if read as u64 > MOST_BYTES { None } else { serde_json::from_slice(&text).ok() }
@@ -268,12 +282,13 @@ mod tests {
             encoder.write_all(text).unwrap();
             encoder.finish().unwrap()
         };
-        assert_eq!(unpacked::<Vec<u32>>(&pack(b"[1, 2]")), Some(vec![1, 2]));
-        assert_eq!(unpacked::<Vec<u32>>(b"junk"), None);
-        assert_eq!(unpacked::<Vec<u32>>(&pack(b"{}")), None);
-        let long = [b"[1".to_vec(), vec![b' '; 9 << 20], b"]".to_vec()].concat();
+        let unpacked = |answer: &[u8]| unpacked::<Vec<u32>>(answer).map(|packed| (packed.is_shortened, packed.part));
+        let part = br#"{"is_shortened": true, "part": [1, 2]}"#;
+        assert_eq!(unpacked(&pack(part)), Some((true, vec![1, 2])));
+        assert_eq!((unpacked(b"junk"), unpacked(&pack(b"{}"))), (None, None));
+        let long = [part.to_vec(), vec![b' '; 9 << 20]].concat();
         assert!(pack(&long).len() < 64 << 10, "little that becomes much");
-        assert_eq!(unpacked::<Vec<u32>>(&pack(&long)), None);
+        assert_eq!(unpacked(&pack(&long)), None);
     }
 
     #[test]

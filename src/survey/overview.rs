@@ -9,7 +9,10 @@ use crate::metrics::Spread;
 use crate::observe::history::{STEP_MS, STEPS, Step};
 
 /// Number of limits that each instance names with their denials.
-const NAMED: usize = 32;
+const NAMED: usize = 16;
+
+/// How often the number of named limits is halved before steps are left out.
+const HALVINGS: u32 = 5;
 
 /// Number of limits that are shown with their denials; the others are summed up.
 const SHOWN: usize = 5;
@@ -23,6 +26,8 @@ const RECENT: usize = 3;
 pub struct OverviewQuestion {
     /// The earliest step, in milliseconds since the epoch.
     pub since_ms: u64,
+    /// How often the answer was shortened.
+    pub shortened: u32,
 }
 
 /// The steps of one instance.
@@ -123,14 +128,21 @@ impl Ask for OverviewQuestion {
 
     fn answer(&self, local: &Local) -> Option<OverviewPart> {
         let history = local.history.as_ref()?;
-        let denied_by = history.busiest_rules(NAMED).into_iter().filter(|of| !of.denied.is_empty());
+        let denied_by = history
+            .busiest_rules(NAMED >> self.shortened.min(usize::BITS - 1))
+            .into_iter()
+            .filter(|of| !of.denied.is_empty());
         let denied_by = denied_by.map(|of| Part { domain: of.domain, rule: of.rule, denied: of.denied });
-        Some(OverviewPart { steps: history.steps(self.since_ms), denied_by: denied_by.collect() })
+        let mut steps = history.steps(self.since_ms);
+        // The latest minutes matter most.
+        let most = STEPS >> self.shortened.saturating_sub(HALVINGS).min(usize::BITS - 1);
+        steps.drain(..steps.len().saturating_sub(most));
+        Some(OverviewPart { steps, denied_by: denied_by.collect() })
     }
 
     fn shorter(&self) -> Option<OverviewQuestion> {
-        // The answer is some ten kilobytes.
-        None
+        let shortened = self.shortened + 1;
+        (shortened < 2 * HALVINGS).then_some(OverviewQuestion { shortened, ..*self })
     }
 
     sent_as!(Overview);

@@ -45,6 +45,9 @@ pub struct TopPart {
     pub keys: Vec<PartKey>,
     /// Totals of the matching rules.
     pub totals: Vec<RuleTotal>,
+    /// The largest count that was left out, at the most; 0 if all are there.
+    #[serde(default)]
+    pub left_out: u32,
 }
 
 /// A key of one instance.
@@ -98,8 +101,10 @@ impl Ask for TopQuestion {
     fn answer(&self, local: &Local) -> Option<TopPart> {
         let TopQuestion { domain, rule, by, most } = self.clone();
         let top = local.heavy_hitters.as_ref()?.top(&Query { domain, rule, by, most });
+        let last = top.keys.last().filter(|_| top.keys.len() >= most);
+        let left_out = last.map_or(0, |last| last.count(by));
         let key = |key: HeavyKey| PartKey { id: key.id, key };
-        Some(TopPart { keys: top.keys.into_iter().map(key).collect(), totals: top.totals })
+        Some(TopPart { keys: top.keys.into_iter().map(key).collect(), totals: top.totals, left_out })
     }
 
     fn shorter(&self) -> Option<TopQuestion> {
@@ -128,7 +133,7 @@ pub fn merge(by: By, parts: Parts<TopPart>, wanted: usize) -> MergedTop {
         for RuleTotal { domain, rule, total, floor } in &part.totals {
             let of = totals.entry((domain.clone(), rule.clone())).or_insert_with(|| (0, vec![0; parts.len()]));
             of.0 += total;
-            of.1[place] = of.1[place].max(unseen(*floor));
+            of.1[place] = of.1[place].max(unseen((*floor).max(part.left_out)));
         }
     }
     let mut sums: Vec<Sum> = Vec::new();
@@ -281,6 +286,27 @@ descriptors:
             }
         }
         assert!(keys > 200 && outside * 100 <= keys, "{outside} of {keys} are above their upper bound");
+    }
+
+    #[test]
+    fn what_an_instance_leaves_out_is_within_the_upper_bound() {
+        let rules: String = (0..40)
+            .map(|rule| format!("- {{key: k{rule}, rate_limit: {{unit: year, requests_per_unit: 1000000}}}}\n"))
+            .collect();
+        let rules = format!("domain: shop\ndescriptors:\n{rules}");
+        let worlds: Vec<World> = (0..2).map(|_| World::new(&rules, Values::Plain)).collect();
+        for rule in 0..40 {
+            for user in 0..20_u64 {
+                // At the second instance all keys but one are too light to be sent.
+                worlds[0].ask(&[(&format!("k{rule}"), &format!("u{user}"))], 100 + user);
+                worlds[1].ask(&[(&format!("k{rule}"), &format!("u{user}"))], 50);
+            }
+        }
+        let top = merged(worlds, By::Hits, 25);
+        for key in &top.keys {
+            let hits: u64 = user(key)[1..].parse::<u64>().unwrap() + 150;
+            assert!(u64::from(key.key.at_least) <= hits && hits <= key.at_most.unwrap(), "{key:?} has {hits}");
+        }
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub(crate) struct Administered {
     admin_token: Option<String>,
 
     /// Longest wait for the service.
-    #[arg(long, default_value = "5s", value_parser = humantime::parse_duration)]
+    #[arg(long, default_value = "10s", value_parser = humantime::parse_duration)]
     timeout: Duration,
 }
 

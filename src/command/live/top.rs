@@ -203,7 +203,7 @@ fn table(answer: &Answer) -> String {
 
 /// Returns which instances the counts are from, unless there is only one.
 fn told(instances: &Instances) -> String {
-    let Instances { answered, of, missing, unavailable } = instances;
+    let Instances { answered, of, missing, unavailable, .. } = instances;
     let why = unavailable.as_ref().map(|why| format!("; {}", printable(why))).unwrap_or_default();
     match (of, missing.is_empty()) {
         (0 | 1, _) => why,

@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::watch;
+use tokio::task::spawn_blocking;
 use tokio::time::MissedTickBehavior;
 
 use self::rules::Histories;
@@ -89,7 +90,7 @@ impl History {
     pub async fn follow(self: Arc<Self>, metrics: Arc<Metrics>) -> Infallible {
         let mut step = steps::start(now_ms());
         self.note(metrics.reading(), now_ms());
-        self.note_rules(step, &metrics);
+        Arc::clone(&self).note_rules(step, &metrics).await;
         let mut ticks = tokio::time::interval(Duration::from_secs(1));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         ticks.tick().await;
@@ -99,16 +100,22 @@ impl History {
             self.note(metrics.reading(), now_ms);
             let next = steps::start(now_ms);
             if next != step {
-                self.note_rules(step, &metrics);
+                Arc::clone(&self).note_rules(step, &metrics).await;
                 step = next;
             }
         }
     }
 
-    /// Records what each limit did in the step with this start, which has just ended.
-    fn note_rules(&self, step_ms: u64, metrics: &Metrics) {
-        let each = |each: &mut dyn FnMut(&str, &str, RuleReading)| metrics.each_rule(each);
-        self.rules.lock().add(step_ms, each);
+    /// Records what each limit did in the step with this start, which has just ended. Not on the thread of the ports:
+    /// there may be a hundred thousand limits.
+    async fn note_rules(self: Arc<Self>, step_ms: u64, metrics: &Arc<Metrics>) {
+        let metrics = Arc::clone(metrics);
+        let note = move || {
+            let each = |each: &mut dyn FnMut(&str, &str, RuleReading)| metrics.each_rule(each);
+            self.rules.lock().add(step_ms, each);
+        };
+        // A panic is reported by the hook of the process; the next step goes on.
+        let _ = spawn_blocking(note).await;
     }
 
     /// Records the events between the previous reading and this one. The first reading is left out: the time it covers

@@ -7,7 +7,7 @@ use std::ops::{Add, AddAssign, Sub};
 
 use serde::{Deserialize, Serialize};
 
-use super::steps::{STEP_MS, STEPS};
+use super::steps::{SET_BACK_MS, STEP_MS, STEPS};
 use crate::metrics::RuleReading;
 
 /// The most limits with a history.
@@ -148,6 +148,13 @@ impl Add for Requests {
     }
 }
 
+impl Requests {
+    /// Returns what ranks a limit: its requests over the limit, also in shadow mode, and then all.
+    fn weight(self) -> (u64, u64) {
+        (u64::from(self.denied) + u64::from(self.shadow), u64::from(self.all))
+    }
+}
+
 impl Rate {
     fn of(requests: Requests) -> Rate {
         let per_s = |number: u32| f64::from(number) * 1_000.0 / (RECENT as u64 * STEP_MS) as f64;
@@ -200,13 +207,13 @@ impl Histories {
                 None => new.push((key, domain.to_owned(), rule.to_owned(), requests)),
             }
         });
-        new.sort_unstable_by_key(|(.., requests)| std::cmp::Reverse((requests.denied, requests.all)));
+        new.sort_unstable_by_key(|(.., requests)| std::cmp::Reverse(requests.weight()));
         let mut evictions = 0;
         for (key, domain, rule, requests) in new {
             if self.tracked.len() >= MOST {
                 let weight = |(_, tracked): &(&u64, &Tracked)| tracked.weight;
                 let least = self.tracked.iter().min_by_key(weight).map(|(key, tracked)| (*key, tracked.weight));
-                let own = (u64::from(requests.denied), u64::from(requests.all));
+                let own = requests.weight();
                 let Some((least, _)) = least.filter(|(_, weight)| *weight < own && evictions < EVICTIONS) else {
                     break;
                 };
@@ -256,7 +263,11 @@ impl Tracked {
     }
 
     fn add(&mut self, at_ms: u64, requests: Requests) {
-        // A clock that is set back adds to the latest step.
+        if self.steps.back().is_some_and(|(last, _)| at_ms + SET_BACK_MS < *last) {
+            self.steps.clear();
+            self.minutes.clear();
+        }
+        // A clock that is set back a little adds to the latest step.
         match self.steps.back_mut() {
             Some((last, before)) if *last >= at_ms => *before = *before + requests,
             _ => self.steps.push_back((at_ms, requests)),
@@ -275,8 +286,8 @@ impl Tracked {
             minute.requests += u64::from(requests.all);
             minute.denied += u64::from(requests.denied);
         }
-        self.weight.0 += u64::from(requests.denied) + u64::from(requests.shadow);
-        self.weight.1 += u64::from(requests.all);
+        let (over, all) = requests.weight();
+        self.weight = (self.weight.0 + over, self.weight.1 + all);
     }
 
     /// Returns the steps of the last fifteen minutes.
@@ -286,9 +297,8 @@ impl Tracked {
     }
 
     fn total(&self, latest_ms: u64) -> (u64, u64) {
-        self.recent(latest_ms).fold((0, 0), |(over, all), (_, requests)| {
-            (over + u64::from(requests.denied) + u64::from(requests.shadow), all + u64::from(requests.all))
-        })
+        let weights = self.recent(latest_ms).map(|(_, requests)| requests.weight());
+        weights.fold((0, 0), |(over, all), (more_over, more)| (over + more_over, all + more))
     }
 
     fn history(&self, latest_ms: u64) -> RuleHistory {
@@ -311,6 +321,21 @@ impl Tracked {
 }
 
 impl RuleHistory {
+    /// Leaves only what a spark line needs: the requests over the limit in each of its bars.
+    pub fn fold(&mut self) {
+        let bar_ms = STEPS as u64 * STEP_MS / BARS as u64;
+        self.denied.clear();
+        let mut bars: Vec<(u64, u32)> = Vec::new();
+        for (at_ms, number) in self.over.drain(..) {
+            let at_ms = at_ms - at_ms % bar_ms;
+            match bars.last_mut() {
+                Some((last, sum)) if *last == at_ms => *sum = sum.saturating_add(number),
+                _ => bars.push((at_ms, number)),
+            }
+        }
+        self.over = bars;
+    }
+
     /// Returns the requests over the limit in each of the [`BARS`] equal parts of the last fifteen minutes, the oldest
     /// first.
     pub fn spark(&self, latest_ms: u64) -> Vec<u64> {
@@ -373,6 +398,20 @@ mod tests {
         add(&mut histories, 15_000, &[(quiet, 100, 99)]);
         assert_eq!(histories.busiest(1)[0].rule, *quiet);
         assert_eq!(histories.tracked.len(), MOST);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_far_starts_over() {
+        let mut histories = Histories::default();
+        add(&mut histories, 100_000_000, &[]);
+        add(&mut histories, 100_005_000, &[("user", 1_000, 1_000)]);
+        for step in 1..=3_u64 {
+            add(&mut histories, 50_000_000 + step * STEP_MS, &[("user", 1_000 + 3 * step, 1_000)]);
+        }
+        let history = histories.of("shop", "user").unwrap();
+        assert_eq!(history.rate.unwrap().requests_per_s, 0.6);
+        assert_eq!(history.denied, []);
+        assert_eq!(histories.hour("shop", "user").iter().map(|minute| minute.requests).sum::<u64>(), 9);
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub const STEP_MS: u64 = 5_000;
 pub const STEPS: usize = 180;
 
 /// A clock that is set back by more than this starts the steps over.
-const SET_BACK_MS: u64 = 60_000;
+pub(super) const SET_BACK_MS: u64 = 60_000;
 
 /// Events of five seconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

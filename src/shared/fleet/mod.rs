@@ -131,9 +131,10 @@ impl<S: Store> Fleet<S> {
 
     /// Asks all other instances that answer questions, and returns the answers that came in time.
     pub async fn ask(&self, question: &str) -> Answers {
-        let others = self.report().count(|line| !line.is_self && line.answers);
+        let others = self.report().replicas.into_iter().filter(|line| !line.is_self && line.answers);
+        let others: Vec<String> = others.map(|line| line.id).collect();
         match &self.questions {
-            Some(questions) if others > 0 => questions.ask(question, others).await,
+            Some(questions) if !others.is_empty() => questions.ask(question, &others).await,
             _ => Answers::default(),
         }
     }
@@ -187,7 +188,8 @@ impl<S: Store> Fleet<S> {
         let since = known.heard.as_ref().map_or(Duration::ZERO, |heard| heard.at.elapsed());
         let others = known.heard.iter().flat_map(|heard| &heard.others).map(|other| aged(other, since));
         let listed = others.filter(|other| other.heard_ms < ms(TTL));
-        let unavailable = known.error.as_ref().map(ToString::to_string);
+        let unlisted = known.is_full.then(|| format!("more than {MOST} instances share this store"));
+        let unavailable = known.error.as_ref().map(ToString::to_string).or(unlisted);
         FleetReport::new(own, listed, unavailable)
     }
 

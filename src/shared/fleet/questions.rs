@@ -5,14 +5,14 @@
 //!
 //! Answers are bounded in bytes and waited for within [`PATIENCE`]. Whoever has not answered by then is named.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
@@ -32,7 +32,7 @@ const DOUBLES: u32 = 100;
 /// How long answers are waited for. An instance that is not attentive yet needs a heartbeat to notice the question.
 const PATIENCE: Duration = Duration::from_secs(PERIOD.as_secs() + 2);
 
-/// The same if a question was open shortly before, so that everybody is attentive.
+/// The same if each instance has answered a question shortly before, or was waited for in vain.
 const SHORT_PATIENCE: Duration = Duration::from_millis(1_500);
 
 /// The longest interval between two attempts to collect answers.
@@ -40,6 +40,9 @@ const COLLECT: Duration = Duration::from_millis(100);
 
 /// The most questions open at once, of the whole fleet.
 pub(super) const MOST_OPEN: usize = 16;
+
+/// The most questions of one instance that are open at once. Others wait for their turn.
+const MOST_OWN: usize = 4;
 
 /// The most bytes of all answers to a question, and of one of them.
 const MOST_BYTES: usize = 2 << 20;
@@ -80,6 +83,9 @@ pub(super) struct Questions {
     noticed: Notify,
     /// When a question was last open.
     open: Mutex<Option<Instant>>,
+    /// When each other instance was last waited for: it has answered, or had time enough to notice the question.
+    waited: Mutex<HashMap<String, Instant>>,
+    turns: Semaphore,
 }
 
 impl Questions {
@@ -90,6 +96,8 @@ impl Questions {
             responder: Mutex::default(),
             noticed: Notify::new(),
             open: Mutex::default(),
+            waited: Mutex::default(),
+            turns: Semaphore::new(MOST_OWN),
         }
     }
 
@@ -108,14 +116,34 @@ impl Questions {
         self.noticed.notify_one();
     }
 
-    fn note_open(&self) -> Option<Instant> {
-        self.open.lock().replace(Instant::now())
+    fn note_open(&self) {
+        *self.open.lock() = Some(Instant::now());
     }
 
-    /// Asks so many other instances, and returns the answers that came in time.
-    pub(super) async fn ask(&self, question: &str, others: usize) -> Answers {
-        let was_open = self.note_open().is_some_and(|before| before.elapsed() < ATTENTIVE - PERIOD);
-        let patience = if was_open { SHORT_PATIENCE } else { PATIENCE };
+    /// Returns how long the answers of these instances are waited for.
+    fn patience(&self, others: &[String]) -> Duration {
+        let waited = self.waited.lock();
+        let is_attentive = |id: &String| waited.get(id).is_some_and(|at| at.elapsed() < ATTENTIVE - PERIOD);
+        if others.iter().all(is_attentive) { SHORT_PATIENCE } else { PATIENCE }
+    }
+
+    /// Notes that these instances were waited for, of which `given` have answered. Those that did not answer within the
+    /// short time are waited for longer again when they have been silent for a while.
+    fn note_waited(&self, others: &[String], patience: Duration, given: &[(String, Vec<u8>)]) {
+        let (now, mut waited) = (Instant::now(), self.waited.lock());
+        waited.retain(|id, at| others.contains(id) && at.elapsed() < ATTENTIVE);
+        for id in others {
+            if patience == PATIENCE || given.iter().any(|(answered, _)| answered == id) {
+                waited.insert(id.clone(), now);
+            }
+        }
+    }
+
+    /// Asks these other instances, and returns the answers that came in time.
+    pub(super) async fn ask(&self, question: &str, ids: &[String]) -> Answers {
+        // Fails only if the semaphore is closed, which it never is.
+        let _turn = self.turns.acquire().await;
+        let (patience, others) = (self.patience(ids), ids.len());
         let unavailable = |error: &dyn ToString| Answers { unavailable: Some(error.to_string()), ..Answers::default() };
         let most_bytes = (MOST_BYTES / others.max(1)).clamp(LEAST_BYTES_EACH, MOST_BYTES_EACH);
         let text = match serde_json::to_string(&Envelope { most_bytes, question: question.into() }) {
@@ -133,7 +161,10 @@ impl Questions {
             sleep(pause.min(end.saturating_duration_since(Instant::now()))).await;
             let is_over = Instant::now() >= end;
             match self.store.collect(&id, if is_over { 0 } else { others }).await {
-                Ok(given) if is_over || given.len() >= others => return Answers { given, unavailable: None },
+                Ok(given) if is_over || given.len() >= others => {
+                    self.note_waited(ids, patience, &given);
+                    return Answers { given, unavailable: None };
+                }
                 Ok(_) => pause = COLLECT.min(pause * 2),
                 Err(error) if is_over => return unavailable(&error),
                 Err(_) => pause = COLLECT,
@@ -169,7 +200,6 @@ impl Questions {
             }
             self.note_open();
             let Some(responder) = responder.clone().filter(|_| !answered.contains(&id)) else { continue };
-            answered.insert(id.clone());
             let respond = move || {
                 let Envelope { most_bytes, question } = serde_json::from_str(&text).ok()?;
                 let most_bytes = most_bytes.min(MOST_BYTES_EACH);
@@ -179,6 +209,7 @@ impl Questions {
             if let Ok(Some(answer)) = spawn_blocking(respond).await {
                 self.store.answer(&id, &self.id, &answer).await?;
             }
+            answered.insert(id);
         }
         Ok(())
     }

@@ -86,23 +86,23 @@ impl RedisQuestions {
     pub(super) async fn ask(&self, id: &str, (text, lasts): (&str, Duration)) -> Result<bool, StoreError> {
         let mut call = self.call("ask", id);
         call.arg(lasts.as_millis() as u64).arg(MOST_OPEN).arg(text);
-        Ok(self.send(&call).await? == Value::Int(1))
+        Ok(self.send(&call, Repeat::Allowed).await? == Value::Int(1))
     }
 
     /// Returns the open questions with their IDs.
     pub(super) async fn read(&self) -> Result<Vec<(String, String)>, StoreError> {
-        let open = self.send(&self.call("read", "")).await?;
+        let open = self.send(&self.call("read", ""), Repeat::Allowed).await?;
         from_redis_value(open).map_err(|_| StoreError::Answer)
     }
 
     /// Answers a question for this instance, unless it is closed.
     pub(super) async fn answer(&self, id: &str, instance: &str, answer: &[u8]) -> Result<(), StoreError> {
-        self.send(self.call("answer", id).arg(instance).arg(answer)).await.map(drop)
+        self.send(self.call("answer", id).arg(instance).arg(answer), Repeat::Allowed).await.map(drop)
     }
 
     /// Returns the answers with the IDs of their instances and closes the question, if there are so many.
     pub(super) async fn collect(&self, id: &str, wanted: usize) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
-        let given = self.send(self.call("collect", id).arg(wanted)).await?;
+        let given = self.send(self.call("collect", id).arg(wanted), Repeat::Never).await?;
         let mut given: Vec<(String, Vec<u8>)> = from_redis_value(given).map_err(|_| StoreError::Answer)?;
         // The empty ID has their number.
         given.retain(|(instance, _)| !instance.is_empty());
@@ -117,8 +117,8 @@ impl RedisQuestions {
         call
     }
 
-    async fn send(&self, call: &Cmd) -> Result<Value, StoreError> {
-        Ok(self.exchange.turn().await.send(call, Repeat::Allowed).await?)
+    async fn send(&self, call: &Cmd, repeat: Repeat) -> Result<Value, StoreError> {
+        Ok(self.exchange.turn().await.send(call, repeat).await?)
     }
 }
 
