@@ -47,23 +47,18 @@ fn each_alert_has_its_section_with_a_command_and_a_page_of_the_console() {
     assert_eq!(sections.keys().map(String::as_str).collect::<BTreeSet<_>>(), names, "sections, and alerts");
 }
 
-/// The pages of the console, each with its script. `PAGES = { now, 'what-if': whatIf }` declares them, and
-/// `const whatIf = {` begins a page.
+/// The pages of the console, each with its script and that of the addresses of all pages. `PAGES = { keys, adjust:
+/// adjustPage }` declares them, and each has a file of its name.
 fn console() -> BTreeMap<String, String> {
-    let files = crate::tidy::files("src/http/console/assets", "js");
-    let script: String = files.iter().map(|file| fs::read_to_string(file).unwrap()).collect();
+    let script = |name: &str| fs::read_to_string(format!("src/http/console/assets/{name}.js")).unwrap();
+    let frame = script("page");
     let declaration = Regex::new(r"PAGES = \{([^}]*)\}").unwrap();
-    let names = declaration.captures(&script).expect("the console declares its PAGES").get(1).unwrap().as_str();
-    let page = |declared: &str| {
-        let (name, constant) = declared.split_once(':').unwrap_or((declared, declared));
-        let begin = format!("const {} = {{\n", constant.trim());
-        let (_, body) = script.split_once(&begin).unwrap_or_else(|| panic!("the console has no {begin}"));
-        (name.trim().trim_matches('\'').to_owned(), body.split("\n};").next().unwrap().to_owned())
-    };
-    names.split(',').map(page).collect()
+    let names = declaration.captures(&frame).expect("the console declares its PAGES").get(1).unwrap().as_str();
+    let name = |declared: &str| declared.split(':').next().unwrap().trim().to_owned();
+    names.split(',').map(name).map(|name| (name.clone(), script(&name) + &script("address"))).collect()
 }
 
-/// Returns why the console does not have this address, `/console#who?by=denied`.
+/// Returns why the console does not have this address, `/console#keys?by=denied`.
 fn slip(address: &str, console: &BTreeMap<String, String>) -> Option<String> {
     let (name, query) = address.strip_prefix("/console#")?.split_once('?').unwrap_or((&address[9..], ""));
     let Some(script) = console.get(name) else {
@@ -71,13 +66,14 @@ fn slip(address: &str, console: &BTreeMap<String, String>) -> Option<String> {
     };
     let pairs = form_urlencoded::parse(query.as_bytes());
     pairs.into_owned().find_map(|(key, value)| {
-        // `given(asked)` reads the entries of a descriptor.
-        let is_read = script.contains(&format!(".get('{key}')")) || key == "entries" && script.contains("given(");
+        let reads = ["value", ".get", ".getAll"].map(|read| format!("{read}('{key}')"));
+        let is_read = reads.iter().any(|read| script.contains(read));
         // A name that the reader fills in, or an alert.
         let is_open = value.starts_with("{{") || value.chars().all(|char| char.is_ascii_uppercase());
-        let is_known =
-            ["domain", "rule", "entries"].contains(&&*key) || is_open || script.contains(&format!("'{value}'"));
-        (!is_read || !is_known).then(|| format!("the page {name} has no {key}={value}"))
+        let is_name = ["domain", "rule", "in", "limit", "key"].contains(&&*key) || value.parse::<u64>().is_ok();
+        // A page lists the values of a parameter as the keys of an object, or as texts.
+        let is_known = script.contains(&format!("\t{value}: [")) || script.contains(&format!("'{value}'"));
+        (!is_read || !(is_open || is_name || is_known)).then(|| format!("the page {name} has no {key}={value}"))
     })
 }
 
@@ -97,7 +93,7 @@ fn the_console_has_the_addresses_that_pages_and_alerts_name() {
         assert_eq!(slip(address, &console), None, "{place}: {link}");
     }
     let wrong =
-        ["/console#nowhere", "/console#who?rank=denied", "/console#who?by=denials", "/console#redis?domain=shop"];
+        ["/console#nowhere", "/console#keys?rank=denied", "/console#keys?by=denials", "/console#adjust?domain=shop"];
     assert!(wrong.iter().all(|address| slip(address, &console).is_some()), "{console:?}");
 }
 
@@ -118,7 +114,7 @@ fn the_commands_to_run_first_of_all_do_what_they_say() {
     let run = |words: &str, more: &[&str]| {
         let mut command = tollgate::command();
         command.args(words.split(' ').skip(1)).args(more);
-        command.env("RULES", folder.path()).env("REDIS_URL", redis.url());
+        command.env("RULES", folder.path()).env("REDIS_URL", redis.url()).env("REDIS_TIMEOUT", "20s");
         let output = command.output().unwrap();
         assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
