@@ -1,7 +1,7 @@
 // Health: instances, Redis, the failure modes that answer, and the log.
 
 import { bar, el, facts, grid, patch, tag, verbatim } from './parts.js';
-import { ask, feed, query, seen } from './service.js';
+import { ask, feed, inMemory, query, seen } from './service.js';
 import { here, replace } from './address.js';
 import { chart } from './chart.js';
 import { rows } from './rows.js';
@@ -207,8 +207,8 @@ export const health = {
 				section(
 					'redis',
 					'Redis',
-					redis.error?.status === 404
-						? el('p.soft', `${redis.error.message}.`)
+					inMemory()
+						? el('p.soft', 'There is none: counters are in the memory of this process. Set REDIS_URL to share them.')
 						: [
 								state(redis),
 								past.answer && redisPast(past.answer, graph),
@@ -242,8 +242,8 @@ export const health = {
 			);
 		}
 		const fleet = feed(3000, () => ask('/replicas'), draw);
-		const redis = feed(10000, () => ask('/redis'), draw);
-		const past = feed(10000, () => ask('/redis/history'), draw);
+		const redis = feed(10000, async () => (inMemory() ? null : ask('/redis')), draw);
+		const past = feed(10000, async () => (inMemory() ? null : ask('/redis/history')), draw);
 		const modes = feed(5000, () => ask('/rules?filter=undecided&sort=requests&limit=50'), draw);
 		const log = feed(5000, () => ask(`/log?${query({ level: level.value, search: search.value, limit: 200 })}`), draw);
 		return { end: () => [fleet, redis, past, modes, log].forEach(one => one.end()) };

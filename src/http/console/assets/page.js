@@ -1,7 +1,7 @@
 // The console: the frame around the pages, the token, and the keys.
 
 import { $, announce, el, field, patch } from './parts.js';
-import { REFUSED, SILENT, TICK, TOKEN, seen, stop, watch } from './service.js';
+import { REFUSED, SILENT, TICK, TOKEN, inMemory, seen, stop, watch } from './service.js';
 import { banners, noBanners, storeWords } from './banners.js';
 import { ADJUSTED } from './adjusting.js';
 import { go, here, link } from './address.js';
@@ -45,10 +45,8 @@ function standing() {
 	if (!tick) return;
 	const { known = 1, ready = 1 } = tick.instances ?? {};
 	const isUp = tick.store.up === 1;
-	const isRedis = /redis|valkey/i.test(tick.store.name);
-	const store = isRedis
-		? `Redis ${isUp ? (tick.store_p50_us == null ? 'up' : latency(tick.store_p50_us)) : storeWords(tick.store)}`
-		: 'Counters in memory';
+	const now = isUp && tick.store_p50_us != null ? latency(tick.store_p50_us) : storeWords(tick.store);
+	const store = inMemory() ? 'Counters in memory' : `Redis ${now}`;
 	patch(
 		$('standing'),
 		el(

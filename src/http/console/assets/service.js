@@ -53,6 +53,9 @@ export function mayAdjust(domain) {
 }
 export const mayReset = () => Boolean(seen.tick?.may?.reset ?? seen.tick?.role === 'admin');
 
+// Returns whether counters are in the memory of the process, so that there is no Redis to ask about.
+export const inMemory = () => seen.tick?.store.name === 'memory';
+
 let watching = null;
 
 export function stop() {

@@ -329,7 +329,10 @@ function numberView(place) {
 						? [
 								el('p', 'Write into the rules', now.file && [' at ', filePlace(now)], ':'),
 								copyable(lines.join('\n'), 'the lines'),
-								el('p.soft.small', 'For a canary, add enforce: 5%. The limit then denies only a twentieth of its keys, and watches the others.'),
+								el(
+									'p.soft.small',
+									'For a canary, add enforce: 5%. The limit then denies only a twentieth of its keys, and watches the others.'
+								),
 								mayAdjust(chosen.domain) &&
 									tried.number > 0 &&
 									el('p', button('Try it for 15 minutes', canary), ' on all traffic, as an adjustment')
