@@ -11,7 +11,7 @@ use axum::{Extension, Json, Router};
 use super::admin::{Admin, Question, Refusal, failed, refuse};
 use super::client::{Change, Client};
 use crate::inspect::running;
-use crate::inspect::{Action, CounterError, CounterOf};
+use crate::inspect::{Action, Counter, CounterError, CounterOf};
 use crate::shared::adjustment::audit::{self, Note};
 use crate::store::Store;
 
@@ -47,17 +47,19 @@ async fn act<S: Store>(
     };
     let descriptor = CounterOf { domain, entries, limit };
     let (limiter, timeout) = (admin.limiter(), admin.store_timeout());
-    let acted =
-        admin.runtime().spawn(async move { running::counters(&limiter, action, descriptor, timeout).await }).await;
-    match acted {
-        Ok(Ok(counters)) => {
-            if action == Action::Reset {
-                let rules: Vec<&str> = counters.iter().map(|counter| counter.rule.as_str()).collect();
-                let effect = Some(format!("counters of {}", rules.join(", ")));
-                admin.adjustments().audit().record(audit::Action::Reset, Note { effect, ..note });
-            }
-            Ok(Json(counters).into_response())
+    let audit = Arc::clone(admin.adjustments().audit());
+    // A reset and its record do not end with the client's connection.
+    let act = async move {
+        let acted = running::counters(&limiter, action, descriptor, timeout).await;
+        if action == Action::Reset
+            && let Some(effect) = effect(&acted)
+        {
+            audit.record(audit::Action::Reset, Note { effect: Some(effect), ..note });
         }
+        acted
+    };
+    match admin.runtime().spawn(act).await {
+        Ok(Ok(counters)) => Ok(Json(counters).into_response()),
         Ok(Err(error)) => {
             let status = match error {
                 CounterError::NoLimit(_) => StatusCode::NOT_FOUND,
@@ -73,5 +75,18 @@ async fn act<S: Store>(
             }
         }
         Err(error) => Err(failed(error)),
+    }
+}
+
+/// Returns the effect of a reset for the audit trail; `None` if it certainly had none.
+fn effect(acted: &Result<Vec<Counter>, CounterError>) -> Option<String> {
+    match acted {
+        Ok(counters) => {
+            let rules: Vec<&str> = counters.iter().map(|counter| counter.rule.as_str()).collect();
+            Some(format!("counters of {}", rules.join(", ")))
+        }
+        // The store may have executed the reset before its reply was lost.
+        Err(CounterError::Store(cause)) => Some(format!("counters may have been reset: {cause}")),
+        Err(_) => None,
     }
 }

@@ -395,6 +395,40 @@ async fn the_trail_tells_changes_and_refusals_once_for_the_fleet_and_outlives_in
     assert!(code == Some(1) && error.contains("no REDIS_URL"), "{error}");
 }
 
+#[test]
+fn a_reset_is_recorded_though_its_client_leaves_or_redis_does_not_answer_in_time() {
+    let redis = Redis::start();
+    let url = format!("REDIS_URL={}", redis.url());
+    let folder = tempfile::tempdir().unwrap();
+    let service = start(folder.path(), &[&url, "REDIS_TIMEOUT=1s"]);
+    redis.freeze();
+    let mut leaving = TcpStream::connect(("127.0.0.1", service.http_port)).unwrap();
+    let request = "DELETE /counters?domain=shop&user=leaving HTTP/1.1\r\nhost: localhost";
+    write!(leaving, "{request}\r\nauthorization: Bearer {RESET}\r\n\r\n").unwrap();
+    // Long enough for the service to read the request, and shorter than its timeout.
+    leaving.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    assert!(leaving.read(&mut [0]).is_err(), "it waits for Redis");
+    drop(leaving);
+    assert_eq!(service.admin("DELETE", "/counters?domain=shop&user=staying", RESET).0, 503);
+    redis.thaw();
+    for user in ["leaving", "staying"] {
+        let target = format!("shop: user={user}");
+        let reset = must_audit_later(&service, |one| one["action"] == "reset" && one["target"] == *target);
+        assert!(reset["effect"].as_str().unwrap().starts_with("counters may have been reset: "), "{reset}");
+    }
+}
+
+/// As `must_audit`, while the store may be unavailable still.
+fn must_audit_later(service: &Tollgate, is_it: impl Fn(&Value) -> bool) -> Value {
+    let read = || service.admin("GET", "/audit", ADMIN).1["entries"].as_array().cloned().unwrap_or_default();
+    let mut found = None;
+    wait_until("a record", || {
+        found = read().into_iter().find(&is_it);
+        found.is_some()
+    });
+    found.unwrap()
+}
+
 #[tokio::test]
 async fn records_wait_while_redis_is_down_and_a_key_of_another_type_stands_in_nobodys_way() {
     let mut redis = Redis::start();
