@@ -63,6 +63,8 @@ pub struct Admin<S> {
     explaining: Semaphore,
     /// Admits one client at a time that reads the counters of many keys.
     reading_counters: Arc<Semaphore>,
+    /// Admits one reader of the audit trail at a time: its script takes time in which Redis decides nothing.
+    reading_trail: Arc<Semaphore>,
     /// Admits one replay of recorded requests at a time, even after its client has left: it takes a core for a while.
     replaying: Arc<Semaphore>,
     /// How this process reads rules.
@@ -98,6 +100,7 @@ impl<S> Admin<S> {
             reader_values: Values::Plain,
             explaining: Semaphore::new(1),
             reading_counters: Arc::new(Semaphore::new(1)),
+            reading_trail: Arc::new(Semaphore::new(1)),
             replaying: Arc::new(Semaphore::new(1)),
             reading: Reading { options: LoadOptions::default(), files: Files::None },
             observing: Observing::default(),
@@ -184,6 +187,10 @@ impl<S> Admin<S> {
 
     pub(super) fn reading_counters(&self) -> &Arc<Semaphore> {
         &self.reading_counters
+    }
+
+    pub(super) fn reading_trail(&self) -> &Arc<Semaphore> {
+        &self.reading_trail
     }
 
     pub(super) fn replaying(&self) -> &Arc<Semaphore> {

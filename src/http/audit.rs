@@ -10,7 +10,7 @@ use axum::routing::any;
 use axum::{Extension, Json, Router};
 use serde_json::json;
 
-use super::admin::{Admin, Refusal, refuse};
+use super::admin::{Admin, Refusal, failed, refuse};
 use super::client::Client;
 use crate::shared::adjustment::audit::{KEPT, MOST_CHANGES};
 use crate::store::Store;
@@ -35,7 +35,19 @@ async fn answer<S: Store>(
         return Err(refuse(StatusCode::METHOD_NOT_ALLOWED, "GET reads"));
     }
     let (age, most) = read(query.as_deref().unwrap_or_default())?;
-    let (records, unavailable) = match admin.adjustments().audit().read(age, most).await {
+    let Ok(turn) = Arc::clone(admin.reading_trail()).try_acquire_owned() else {
+        return Err(refuse(
+            StatusCode::TOO_MANY_REQUESTS,
+            "another client is reading the audit trail: try again later",
+        ));
+    };
+    let audit = Arc::clone(admin.adjustments().audit());
+    // The store's work goes on if the client leaves.
+    let read = async move {
+        let _turn = turn;
+        audit.read(age, most).await
+    };
+    let (records, unavailable) = match admin.runtime().spawn(read).await.map_err(failed)? {
         Ok(records) => (records, None),
         Err(error) => (Vec::new(), Some(format!("the store is unavailable: {error}"))),
     };

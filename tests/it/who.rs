@@ -418,6 +418,24 @@ fn a_reset_is_recorded_though_its_client_leaves_or_redis_does_not_answer_in_time
     }
 }
 
+#[test]
+fn one_client_at_a_time_reads_the_trail() {
+    let redis = Redis::start();
+    let url = format!("REDIS_URL={}", redis.url());
+    let folder = tempfile::tempdir().unwrap();
+    let service = start(folder.path(), &[&url, "REDIS_TIMEOUT=2s"]);
+    assert_eq!(service.admin("GET", "/audit", READER).0, 200);
+    redis.freeze();
+    let mut statuses = std::thread::scope(|scope| {
+        let readers = [(); 3].map(|()| scope.spawn(|| service.admin("GET", "/audit?limit=2000", READER).0));
+        readers.map(|reader| reader.join().unwrap())
+    });
+    statuses.sort_unstable();
+    assert_eq!(statuses, [200, 429, 429]);
+    redis.thaw();
+    wait_until("the trail is read", || service.admin("GET", "/audit", READER).1["unavailable"].is_null());
+}
+
 /// As `must_audit`, while the store may be unavailable still.
 fn must_audit_later(service: &Tollgate, is_it: impl Fn(&Value) -> bool) -> Value {
     let read = || service.admin("GET", "/audit", ADMIN).1["entries"].as_array().cloned().unwrap_or_default();

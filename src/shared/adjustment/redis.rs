@@ -22,14 +22,15 @@ pub(crate) const SOURCE: &str = include_str!("../../../lua/adjustments.lua");
 pub struct RedisAdjustments {
     /// The keys are for the version, the text, the trail of changes and that of refusals.
     exchange: Exchange,
+    /// Reads the trails, which takes long: no change of an adjustment waits for a reader.
+    trails: Exchange,
 }
 
 impl RedisAdjustments {
     /// Returns the store of the service over this route, without asking Redis yet.
     pub fn new(route: &Route) -> RedisAdjustments {
-        RedisAdjustments {
-            exchange: Exchange::new(route, SOURCE, ("adjustments", &["version", "list", "audit", "refused"])),
-        }
+        let exchange = || Exchange::new(route, SOURCE, ("adjustments", &["version", "list", "audit", "refused"]));
+        RedisAdjustments { exchange: exchange(), trails: exchange() }
     }
 
     /// Executes a command. `known` is the version that the caller knows.
@@ -77,9 +78,10 @@ impl RedisAdjustments {
     /// # Errors
     /// If Redis does not answer within the timeout of the configuration, or rejects the command.
     pub async fn trail(&self, most: usize) -> Result<Trail, StoreError> {
-        let mut call = self.exchange.call();
+        let mut call = self.trails.call();
         call.arg("trail").arg(most);
-        trail(&self.exchange.turn().await.send(&call, Repeat::Allowed).await?)
+        let reply = self.trails.turn().await.send(&call, Repeat::Allowed).await?;
+        trail(&reply)
     }
 
     /// Ends an adjustment. If the reply is lost, reads whether it was ended: a second command would find none.
@@ -195,4 +197,32 @@ fn adjustment(line: &str) -> Option<Adjustment> {
     let until_ms = until_ms.min(since_ms + u64::try_from(LASTS.1.as_millis()).unwrap_or(u64::MAX));
     let (id, content) = (Id::parse(parts.next()?)?, serde_json::from_str::<Written>(parts.next()?).ok()?);
     Some(Adjustment { id, content: content.content().ok()?, since_ms, until_ms })
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::store::redis::topology::config::{OnCall, RedisConfig};
+
+    #[tokio::test]
+    async fn a_reader_of_the_trail_and_a_change_do_not_wait_for_each_other() {
+        let config = RedisConfig {
+            on_call: OnCall::default(),
+            address: "redis://127.0.0.1:1".parse().unwrap(),
+            connections: 1,
+            timeout: Duration::from_secs(1),
+            queue: 1,
+            key_prefix: String::new(),
+            per_second: None,
+        };
+        let adjustments = RedisAdjustments::new(&Route::start(config).unwrap());
+        let reading = adjustments.trails.turn().await;
+        let most = Duration::from_secs(30);
+        assert!(timeout(most, adjustments.ask(0, Command::Sweep)).await.is_ok_and(|reply| reply.is_err()));
+        drop(reading);
+        let _changing = adjustments.exchange.turn().await;
+        assert!(timeout(most, adjustments.trail(1)).await.is_ok_and(|reply| reply.is_err()));
+    }
 }
