@@ -72,6 +72,7 @@ struct Shown {
 /// the recorded requests. It changes nothing, so clients that may only read may ask.
 async fn preview<S: Store>(
     State(admin): State<Arc<Admin<S>>>,
+    Extension(client): Extension<Client>,
     RawQuery(query): RawQuery,
     body: Body,
 ) -> Result<Response, Refusal> {
@@ -82,8 +83,9 @@ async fn preview<S: Store>(
     let written = written(&whole(body, (MOST_BYTES, "an adjustment")).await?)?;
     let previewed = admin.adjustments().preview(&written).await?;
     let what_if = admin.observed().what_if.clone();
+    let turn = admin.replays().turn(&client).await?;
     let (others, instances) = others(&admin, asked).await;
-    let shown = replay(&admin, move || {
+    let shown = replay(turn, move || {
         let Previewed { id, rules, before, after, note } = &previewed;
         let adjusted = Adjusted { rules, before: before.as_deref(), after, id };
         let preview = what_if.map(|what_if| what_if.preview(adjusted, &others)).transpose()?.unwrap_or_default();

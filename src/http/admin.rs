@@ -23,6 +23,7 @@ use super::fleet;
 use super::gate::{Gate, pass};
 use super::hosts::{Hosts, answer_to};
 use super::log_level;
+use super::replays::Replays;
 use super::top;
 use super::usage;
 use super::what_if;
@@ -65,8 +66,8 @@ pub struct Admin<S> {
     reading_counters: Arc<Semaphore>,
     /// Admits one reader of the audit trail at a time: its script takes time in which Redis decides nothing.
     reading_trail: Arc<Semaphore>,
-    /// Admits one replay of recorded requests at a time, even after its client has left: it takes a core for a while.
-    replaying: Arc<Semaphore>,
+    /// Admits one replay of recorded requests at a time, even after its client has left.
+    replays: Replays,
     /// How this process reads rules.
     reading: Reading,
     /// Recorded usage of limits.
@@ -101,7 +102,7 @@ impl<S> Admin<S> {
             explaining: Semaphore::new(1),
             reading_counters: Arc::new(Semaphore::new(1)),
             reading_trail: Arc::new(Semaphore::new(1)),
-            replaying: Arc::new(Semaphore::new(1)),
+            replays: Replays::new(),
             reading: Reading { options: LoadOptions::default(), files: Files::None },
             observing: Observing::default(),
             levels: None,
@@ -193,8 +194,8 @@ impl<S> Admin<S> {
         &self.reading_trail
     }
 
-    pub(super) fn replaying(&self) -> &Arc<Semaphore> {
-        &self.replaying
+    pub(super) fn replays(&self) -> &Replays {
+        &self.replays
     }
 
     pub(super) fn rules_reading(&self) -> &Reading {

@@ -53,6 +53,12 @@ impl Client {
         Client(Arc::new(Holder { name: None, setting, roles: BTreeSet::from([role]), domains: None }))
     }
 
+    /// Returns a client with this role.
+    #[cfg(test)]
+    pub(super) fn of_role(role: Role) -> Client {
+        Client::of_setting("ADMIN_TOKEN", role)
+    }
+
     fn named(NamedToken { name, roles, domains, .. }: &NamedToken) -> Client {
         let (name, setting) = (Some(name.clone()), "ADMIN_TOKENS_FILE");
         Client(Arc::new(Holder { name, setting, roles: roles.clone(), domains: domains.clone() }))

@@ -10,14 +10,16 @@ use axum::extract::{RawQuery, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use futures_util::stream;
 use serde::Serialize;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
 use super::admin::{Admin, Refusal, failed, refuse, scope};
+use super::client::Client;
 use super::json::whole;
+use super::replays::{Places, Turn};
 use crate::engine::algorithm::Algorithm;
 use crate::engine::rules::Rules;
 use crate::evaluate::RuleDifferences;
@@ -30,20 +32,20 @@ use crate::survey::{self, Instances, RecordedQuestion, Scope};
 struct Asked<S> {
     admin: Arc<Admin<S>>,
     /// Limits clients that send rules: each text is in memory until its turn has come.
-    sending: Arc<Semaphore>,
+    sending: Places,
     /// Limits readers of the log: a log that is being read keeps all requests of the moment when it was requested.
     reading: Arc<Semaphore>,
 }
 
 /// Most logs that may be read at once.
 const READERS: usize = 2;
-/// Most texts of rules that may wait at once.
+/// Most texts of rules that may wait at once. One of these places is kept for clients that may change something.
 const SENDERS: usize = 4;
 /// Largest text of rules in bytes.
 const MOST_BYTES: usize = 1 << 20;
 
 pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
-    let [sending, reading] = [SENDERS, READERS].map(|permits| Arc::new(Semaphore::new(permits)));
+    let (sending, reading) = (Places::new(SENDERS), Arc::new(Semaphore::new(READERS)));
     let asked = Arc::new(Asked { admin, sending, reading });
     let router = Router::new().route("/what-if", get(answer::<S>)).route("/what-if/log", get(log::<S>));
     router.route("/what-if/rules", post(rules::<S>)).with_state(asked)
@@ -58,11 +60,16 @@ impl<S: Store> Asked<S> {
 
 /// Handles `GET /what-if?domain=shop&rule=per-user&number=7&algorithm=token_bucket&period_ms=60000&suggest=…`. Without
 /// a rule it lists the rules to ask about. With one, all parameters but the domain and the rule are optional.
-async fn answer<S: Store>(State(asked): State<Arc<Asked<S>>>, RawQuery(query): RawQuery) -> Result<Response, Refusal> {
+async fn answer<S: Store>(
+    State(asked): State<Arc<Asked<S>>>,
+    Extension(client): Extension<Client>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Refusal> {
     let what_if = asked.what_if()?;
     let (question, scope) = question(query.as_deref().unwrap_or_default())?;
+    let turn = asked.admin.replays().turn(&client).await?;
     let (others, instances) = others(&asked.admin, scope).await;
-    let told = replay(&asked.admin, move || match question {
+    let told = replay(turn, move || match question {
         Some(question) => {
             what_if.ask(&question, &others).map(|answer| Json(OfInstances { instances, answer }).into_response())
         }
@@ -71,12 +78,11 @@ async fn answer<S: Store>(State(asked): State<Arc<Asked<S>>>, RawQuery(query): R
     Ok(told.await??)
 }
 
-/// Runs a replay on another thread when its turn has come.
-pub(super) async fn replay<S: Store, T: Send + 'static>(
-    admin: &Admin<S>,
+/// Runs a replay on another thread. Its turn lasts until it is done, even after its client has left.
+pub(super) async fn replay<T: Send + 'static>(
+    turn: Turn,
     replay: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Refusal> {
-    let turn = Arc::clone(admin.replaying()).acquire_owned().await.map_err(failed)?;
     let replay = move || {
         let _turn = turn;
         replay()
@@ -138,6 +144,7 @@ struct Report {
 /// force. Without a file, the text stands for the file of its domain.
 async fn rules<S: Store>(
     State(asked): State<Arc<Asked<S>>>,
+    Extension(client): Extension<Client>,
     RawQuery(query): RawQuery,
     body: Body,
 ) -> Result<Response, Refusal> {
@@ -154,7 +161,7 @@ async fn rules<S: Store>(
             }
         }
     }
-    let Ok(turn) = Arc::clone(&asked.sending).try_acquire_owned() else {
+    let Some(place) = asked.sending.take(&client) else {
         return Err(refuse(StatusCode::TOO_MANY_REQUESTS, format!("{SENDERS} clients send rules: try again later")));
     };
     let text = whole(body, (MOST_BYTES, "a rules file")).await?;
@@ -166,9 +173,11 @@ async fn rules<S: Store>(
     }
     let (in_force, reading) = (Arc::clone(&snapshot.rules), asked.admin.rules_reading().clone());
     let what_if = asked.admin.observed().what_if.clone();
+    // Before the other instances answer: only one request at a time keeps their recorded requests in memory.
+    let turn = asked.admin.replays().turn(&client).await?;
     let (others, instances) = others(&asked.admin, asked_of).await;
-    let report = replay(&asked.admin, move || {
-        let _turn = turn;
+    let report = replay(turn, move || {
+        let _place = place;
         report(&Proposal { text, file }, (&in_force, &reading), what_if.as_deref(), &others)
     });
     Ok(Json(OfInstances { instances, answer: report.await?? }).into_response())
