@@ -83,6 +83,15 @@ mod tests {
     }
 
     #[test]
+    fn a_name_says_who_holds_the_token() {
+        for name in ["\"\"", "\" \"", "ADMIN_TOKEN", "ADMIN_READ_TOKEN"] {
+            let mistakes = said(&format!("tokens:\n- {{name: {name}, sha256: {HASH}, roles: [reset]}}\n")).unwrap_err();
+            assert_eq!(mistakes.len(), 1, "{mistakes:?}");
+            assert!(mistakes[0].contains("tokens[0].name: "), "{mistakes:?}");
+        }
+    }
+
+    #[test]
     fn all_mistakes_are_told_with_their_lines_and_what_would_be_right() {
         let all = said(&format!(
             "tokens:

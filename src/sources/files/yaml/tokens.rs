@@ -161,6 +161,15 @@ impl Reader<'_> {
             self.file.error(of, "use up to 64 letters, digits, dots, dashes and underscores");
             return None;
         }
+        if name.is_empty() {
+            self.file.error(of, "is empty: the audit trail would not say who has changed something");
+            return None;
+        }
+        // The audit trail names the tokens of these settings so.
+        if ["ADMIN_TOKEN", "ADMIN_READ_TOKEN"].contains(&&*name) {
+            self.file.error(of, "is the name of a setting, whose token it would be mistaken for: choose another name");
+            return None;
+        }
         match self.names.insert(name.clone(), of.node.position.line) {
             Some(line) => {
                 self.file.error(of, format!("the token of line {line} has this name, too: give each its own"));
