@@ -30,7 +30,32 @@ pub(super) fn patch(old: Option<&str>, new: &str, name: &Path) -> Option<String>
         config.algorithm(Algorithm::Myers).timeout(LONGEST).newline_terminated(true).diff_slices(&before, &after);
     let name = name.display();
     let old_name = if old.is_some() { format!("a/{name}") } else { "/dev/null".to_owned() };
-    Some(diff.unified_diff().context_radius(3).header(&old_name, &format!("b/{name}")).to_string())
+    let header = (&*old_name, &*format!("b/{name}"));
+    // The library may leave gaps between its steps; a patch of those is corrupt.
+    let ends = diff.ops().iter().try_fold((0, 0), |at, op| {
+        let (old, new) = (op.old_range(), op.new_range());
+        (at == (old.start, new.start)).then_some((old.end, new.end))
+    });
+    let patch = match ends == Some((before.len(), after.len())) {
+        true => diff.unified_diff().context_radius(3).header(header.0, header.1).to_string(),
+        false => whole(header, (&before, &after)),
+    };
+    Some(patch)
+}
+
+/// Returns the difference that replaces every line.
+fn whole((old_name, new_name): (&str, &str), (before, after): (&[&str], &[&str])) -> String {
+    let range = |lines: &[&str]| format!("{},{}", usize::from(!lines.is_empty()), lines.len());
+    let mut patch = format!("--- {old_name}\n+++ {new_name}\n@@ -{} +{} @@\n", range(before), range(after));
+    let signed = before.iter().map(|line| ('-', line)).chain(after.iter().map(|line| ('+', line)));
+    for (sign, line) in signed {
+        patch.push(sign);
+        patch.push_str(line);
+        if !line.ends_with('\n') {
+            patch.push_str("\n\\ No newline at end of file\n");
+        }
+    }
+    patch
 }
 
 #[cfg(test)]
@@ -75,6 +100,17 @@ mod tests {
                         prop_assert_eq!(made, new);
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn every_line_can_be_replaced() {
+        for (old, new) in [("a\nb\n", "c\n"), ("a", "b\n"), ("", "a"), ("a\n", "")] {
+            let lines = |text| str::split_inclusive(text, '\n').collect::<Vec<_>>();
+            let patch = whole(("a/shop.yaml", "b/shop.yaml"), (&lines(old), &lines(new)));
+            if let Some(made) = applied(Some(old), &patch) {
+                assert_eq!(made, new, "{patch}");
             }
         }
     }
