@@ -84,7 +84,9 @@ fn complete(key: &mut HeavyKey, snapshot: &Snapshot) {
     if key.label.is_empty() {
         key.label.clone_from(&key.rule);
     }
+    // Otherwise the shown values may be hashes, which no counter has.
     if key.entries.is_none()
+        && key.exact
         && let Some(pairs) = &key.descriptor
     {
         let entry = |pair: &Pair| Some(Entry { key: (*pair.key).into(), value: pair.value.as_deref()?.into() });

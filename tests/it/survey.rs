@@ -84,6 +84,21 @@ async fn each_of_two_instances_shows_one_list_of_keys_with_the_counts_of_both() 
 }
 
 #[tokio::test]
+async fn a_hash_that_another_instance_shows_is_not_taken_for_the_value_of_a_counter() {
+    let redis = Redis::start();
+    let key = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(key.path(), "a key of sixteen letters").unwrap();
+    let file = format!("VALUES_KEY_FILE={}", key.path().display());
+    let services = [(); 2].map(|()| start(&redis.url(), &["TOP_KEYS_VALUES=hashed", &file]));
+    ask(&services[0], "user", "ann", 7).await;
+    meet(&services);
+    let key_at = |service: &Tollgate| told(service, "/top?rule=per-user&by=hits&remaining=true")["keys"][0].clone();
+    let (own, elsewhere) = (key_at(&services[0]), key_at(&services[1]));
+    assert_eq!((&own["hits"], &own["remaining"]), (&7.into(), &0.into()));
+    assert_eq!((&elsewhere["hits"], &elsewhere["remaining"]), (&7.into(), &Value::Null), "{elsewhere}");
+}
+
+#[tokio::test]
 async fn an_instance_that_does_not_answer_is_named_and_the_others_are_told() {
     let redis = Redis::start();
     let services = [(); 3].map(|()| start(&redis.url(), &[]));
