@@ -23,6 +23,7 @@ use super::replays::{Places, Turn};
 use crate::engine::algorithm::Algorithm;
 use crate::engine::rules::Rules;
 use crate::evaluate::RuleDifferences;
+use crate::observe::redaction::Values;
 use crate::observe::what_if::{Compared, Others, Question, WhatIf, WhatIfError};
 use crate::proposal::{Changes, Invalid, Proposal, Reading, Valid};
 use crate::store::Store;
@@ -180,7 +181,12 @@ async fn rules<S: Store>(
         let _place = place;
         report(&Proposal { text, file }, (&in_force, &reading), what_if.as_deref(), &others)
     });
-    Ok(Json(OfInstances { instances, answer: report.await?? }).into_response())
+    let mut answer = report.await??;
+    // The file in force has values of descriptors as they are.
+    if !matches!(asked.admin.values(&client), Values::Plain) {
+        answer.changes.hide();
+    }
+    Ok(Json(OfInstances { instances, answer }).into_response())
 }
 
 fn report(

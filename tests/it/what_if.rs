@@ -812,6 +812,15 @@ fn an_adjustment_is_previewed_and_not_begun() {
     assert!(status == 404 && said["error"].as_str().unwrap().contains("no rule gone"), "{said}");
     let (status, said) = of(serde_json::json!({ "effect": "number", "domain": "shop" }));
     assert!(status == 400 && said["error"].as_str().unwrap().contains("number: write"), "{said}");
+    let smaller = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 1}}]\n";
+    let (_, hidden) = post(&service, "/what-if/rules", READER, smaller);
+    let (_, shown) = post(&service, "/what-if/rules", TOKEN, smaller);
+    assert!(hidden["patch"].is_null() && hidden["changes"] == serde_json::json!([]), "{hidden}");
+    assert!(shown["patch"].is_string() && shown["changes"] != serde_json::json!([]), "{shown}");
+    let rule = service.admin("GET", "/rules", TOKEN).1["limits"][0].clone();
+    let path = format!("/rules/one?domain=shop&rule={}", rule["rule"].as_str().unwrap());
+    assert!(service.admin("GET", &path, READER).1["yaml"].is_null());
+    assert!(service.admin("GET", &path, TOKEN).1["yaml"].is_string());
     assert_eq!(post(&service, "/adjustments/preview", READER, "[").0, 400);
     assert_eq!(post(&service, "/adjustments", READER, "{}").0, 403);
 

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use serde::Serialize;
 use tokio::task::spawn_blocking;
 
@@ -13,7 +13,9 @@ use super::data::{Filter, LimitLine, Listing, Sort, Wanted};
 use super::{HEADERS, Shown};
 use crate::engine::rules::FailureMode;
 use crate::http::admin::{Refusal, failed, refuse, scope};
+use crate::http::client::Client;
 use crate::observe::history::Minute;
+use crate::observe::redaction::Values;
 use crate::store::Store;
 use crate::survey::{self, Counts, Instances, LimitsQuestion, Scope};
 
@@ -34,7 +36,7 @@ struct One {
     instances: Instances,
     #[serde(flatten)]
     limit: LimitLine,
-    /// The text of the rule in its file; `None` if the file cannot be read, or has changed.
+    /// The text at the rule's line of its file; `None` if the file cannot be read, or the client may not see values.
     yaml: Option<String>,
     /// The last hour by minutes; those without requests are left out.
     hour: Vec<Minute>,
@@ -54,6 +56,7 @@ pub(super) async fn answer<S: Store>(
 /// Handles `GET /rules/one?domain=shop&rule=per-user`.
 pub(super) async fn one<S: Store>(
     State(shown): State<Arc<Shown<S>>>,
+    Extension(client): Extension<Client>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refusal> {
     let (mut domain, mut rule, mut asked) = (String::new(), String::new(), Scope::Fleet);
@@ -74,7 +77,8 @@ pub(super) async fn one<S: Store>(
     let Some(limit) = listing.limits.into_iter().next() else {
         return Err(refuse(StatusCode::NOT_FOUND, format!("the rules in force have no limit {rule} in this domain")));
     };
-    let at = limit.at.clone();
+    // The file has values of descriptors as they are.
+    let at = limit.at.clone().filter(|_| matches!(shown.admin.values(&client), Values::Plain));
     let yaml = spawn_blocking(move || yaml(&at?)).await.map_err(failed)?;
     Ok((HEADERS, Json(One { instances, limit, yaml, hour })).into_response())
 }
