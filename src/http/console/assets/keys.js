@@ -156,7 +156,7 @@ export const keys = {
 					sort: 'denied',
 					cell: row => el(row.denied ? (isShadow(row.role) ? 'span.shadow' : 'span.denied') : 'span.soft', count(perSecond(row, 'denied')))
 				},
-				{ ...COLUMNS.hits, sort: 'hits', wide: true },
+				{ ...COLUMNS.hits, sort: 'hits', wide: true, class: 'late' },
 				{ id: 'near', name: 'Near/s', sort: 'near', num: true, wide: true, class: 'late', cell: row => count(perSecond(row, 'near')) },
 				{ id: 'share', name: 'Of the limit', num: true, wide: true, class: 'late', cell: row => share(row.share) },
 				{ id: 'left', name: 'Left', wide: true, cell: remaining },

@@ -197,7 +197,7 @@ function numberView(place) {
 		field('Of', of),
 		el('button', 'Propose a number')
 	);
-	let [list, most, chosen, timer, turn, last] = [[], 0, null, 0, 0, null];
+	let [list, most, chosen, timer, turn, last, ended] = [[], 0, null, 0, 0, null, false];
 	const failed = error => el('p.bad', { role: 'alert' }, error.message);
 
 	async function load() {
@@ -216,6 +216,7 @@ function numberView(place) {
 					: failed(error)
 			);
 		}
+		if (ended) return;
 		const isChosen = one => one.domain === value('in') && one.rule === value('limit');
 		list = told.rules;
 		if (value('limit') && !list.some(isChosen)) list = [{ domain: value('in'), rule: value('limit') }, ...list];
@@ -380,7 +381,12 @@ function numberView(place) {
 		);
 	}
 	load();
-	return () => clearTimeout(timer);
+	// An answer that comes later must not change the address of another page.
+	return () => {
+		ended = true;
+		turn += 1;
+		clearTimeout(timer);
+	};
 }
 
 const VIEWS = { '': ['A number', numberView], rules: ['Pasted rules', pasted], candidates: ['Candidates', candidates] };
