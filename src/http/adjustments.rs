@@ -11,16 +11,16 @@ use axum::{Extension, Json, Router};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::admin::{Admin, Refusal, failed, refuse, scope};
+use super::admin::{Admin, Refusal, failed, refuse};
 use super::client::{Change, Client};
 use super::json::whole;
+use super::query::Query;
 use super::what_if::{OfInstances, others, replay};
 use crate::engine::adjustment::{Id, Written};
 use crate::observe::redaction::Values;
 use crate::observe::what_if::{Adjusted, Preview, WhatIfError};
 use crate::shared::adjustment::{AdjustmentError, By, Previewed};
 use crate::store::Store;
-use crate::survey::Scope;
 
 /// Largest body of a request in bytes. No adjustment is longer.
 const MOST_BYTES: usize = 16 * 1024;
@@ -76,10 +76,7 @@ async fn preview<S: Store>(
     RawQuery(query): RawQuery,
     body: Body,
 ) -> Result<Response, Refusal> {
-    let asked = match query.as_deref().unwrap_or_default() {
-        "" => Scope::Fleet,
-        query => scope(query.strip_prefix("instance=").unwrap_or(query))?,
-    };
+    let asked = Query::read(query.as_deref(), &["instance"])?.scope()?;
     let written = written(&whole(body, (MOST_BYTES, "an adjustment")).await?)?;
     let previewed = admin.adjustments().preview(&written).await?;
     let what_if = admin.observed().what_if.clone();
@@ -106,11 +103,8 @@ async fn one<S: Store>(
         return Err(refuse(StatusCode::METHOD_NOT_ALLOWED, "use DELETE to end it, GET /adjustments to list all"));
     }
     client.may(Change::Adjust(None))?;
-    let value = |name: &str| {
-        let mut pairs = form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes());
-        pairs.find(|(key, _)| key == name).map(|(_, value)| value.into_owned()).unwrap_or_default()
-    };
-    let (who, why) = (client.who(&value("who")), value("why"));
+    let query = Query::read(uri.query(), &["who", "why"])?;
+    let (who, why) = (client.who(query.text("who").unwrap_or_default()), query.owned("why"));
     let id = Id::parse(&id).ok_or_else(|| refuse(StatusCode::NOT_FOUND, "no adjustment has this id"))?;
     if client.domains().is_some() {
         // What this instance knows may be half a second old.

@@ -38,7 +38,7 @@ use crate::shared::fleet::Fleet;
 use crate::shared::usage::UsageStore;
 use crate::sources::files::load::LoadOptions;
 use crate::store::Store;
-use crate::survey::{Scope, Survey};
+use crate::survey::Survey;
 use crate::telemetry::LevelControl;
 
 /// Entry without a value that separates two descriptors in a query.
@@ -228,6 +228,7 @@ pub(super) fn router<S: Store>(admin: Arc<Admin<S>>, gate: Arc<Gate>) -> Router 
 }
 
 /// An error answer: the status and the reason.
+#[derive(Debug)]
 pub(super) struct Refusal(StatusCode, String);
 
 pub(super) fn refuse(status: StatusCode, reason: impl ToString) -> Refusal {
@@ -256,15 +257,6 @@ impl IntoResponse for Refusal {
         let Refusal(status, reason) = self;
         let body = Json(json!({ "error": reason }));
         (status, axum::Extension(Reason(reason.into())), body).into_response()
-    }
-}
-
-/// Parses the parameter `instance`: which instances answer.
-pub(super) fn scope(value: &str) -> Result<Scope, Refusal> {
-    match value {
-        "all" => Ok(Scope::Fleet),
-        "self" => Ok(Scope::Own),
-        _ => Err(refuse(StatusCode::BAD_REQUEST, "instance must be all, or self for the asked instance alone")),
     }
 }
 

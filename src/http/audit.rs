@@ -12,10 +12,9 @@ use serde_json::json;
 
 use super::admin::{Admin, Refusal, failed, refuse};
 use super::client::Client;
-use crate::shared::adjustment::audit::{KEPT, MOST_CHANGES};
+use super::query::Query;
+use crate::shared::adjustment::audit::{DAY, KEPT, KEPT_DAYS, MOST_CHANGES};
 use crate::store::Store;
-
-const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Default number of records.
 const RECORDS: usize = 200;
@@ -34,7 +33,7 @@ async fn answer<S: Store>(
     if method != Method::GET {
         return Err(refuse(StatusCode::METHOD_NOT_ALLOWED, "GET reads"));
     }
-    let (age, most) = read(query.as_deref().unwrap_or_default())?;
+    let (age, most) = read(query.as_deref())?;
     let Ok(turn) = Arc::clone(admin.reading_trail()).try_acquire_owned() else {
         return Err(refuse(
             StatusCode::TOO_MANY_REQUESTS,
@@ -57,22 +56,9 @@ async fn answer<S: Store>(
 }
 
 /// Parses the age and the number of records.
-fn read(query: &str) -> Result<(Duration, usize), Refusal> {
-    let (mut age, mut most) = (KEPT, RECORDS);
-    let wrong = |reason: String| refuse(StatusCode::BAD_REQUEST, reason);
-    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
-        let number = |most: usize| {
-            let number = value.parse::<usize>().ok().filter(|number| (1..=most).contains(number));
-            number.ok_or_else(|| wrong(format!("{name} must be a whole number from 1 to {most}")))
-        };
-        match &*name {
-            "days" => {
-                let days = number((KEPT.as_secs() / DAY.as_secs()) as usize)?;
-                age = DAY * u32::try_from(days).unwrap_or(u32::MAX);
-            }
-            "limit" => most = number(MOST_CHANGES)?,
-            _ => return Err(wrong("the parameters are days and limit".to_owned())),
-        }
-    }
+fn read(query: Option<&str>) -> Result<(Duration, usize), Refusal> {
+    let query = Query::read(query, &["days", "limit"])?;
+    let age = query.number("days", 1..=KEPT_DAYS)?.map_or(KEPT, |days| DAY * days);
+    let most = query.number("limit", 1..=MOST_CHANGES)?.unwrap_or(RECORDS);
     Ok((age, most))
 }

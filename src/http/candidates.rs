@@ -9,10 +9,11 @@ use axum::routing::get;
 use axum::{Json, Router};
 use serde::Serialize;
 
-use super::admin::{Admin, Refusal, refuse, scope};
+use super::admin::{Admin, Refusal, refuse};
+use super::query::Query;
 use crate::observe::candidates::Report;
 use crate::store::Store;
-use crate::survey::{self, CandidatesQuestion, Instances, Scope};
+use crate::survey::{self, CandidatesQuestion, Instances, Parts};
 
 /// The results, and where they are from.
 #[derive(Serialize)]
@@ -31,16 +32,11 @@ async fn report<S: Store>(
     State(admin): State<Arc<Admin<S>>>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Answer>, Refusal> {
-    let mut asked = Scope::Fleet;
-    for (key, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
-        match &*key {
-            "instance" => asked = scope(&value)?,
-            _ => return Err(refuse(StatusCode::BAD_REQUEST, "the parameter is instance")),
-        }
-    }
+    let asked = Query::read(query.as_deref(), &["instance"])?.scope()?;
     let none = || refuse(StatusCode::NOT_FOUND, "there are no candidate rules: set CANDIDATE_RULES");
-    let parts = admin.survey().ask(CandidatesQuestion::default(), asked).await.ok_or_else(none)?;
-    let instances = parts.instances.clone();
-    let report = survey::merge_candidates(parts).ok_or_else(none)?;
-    Ok(Json(Answer { instances, report }))
+    let merge = |parts: Parts<Report>| {
+        Some(Answer { instances: parts.instances.clone(), report: survey::merge_candidates(parts)? })
+    };
+    let answer = admin.survey().ask(CandidatesQuestion::default(), asked, merge).await;
+    answer.flatten().map(Json).ok_or_else(none)
 }

@@ -46,6 +46,12 @@ const PATH_BYTES: usize = 64;
 /// again and again does not displace the tries of others from the audit trail.
 const RECORDED: u32 = 5;
 const RECORD_EVERY: Duration = Duration::from_secs(60);
+/// Time after which tries with unknown tokens are recorded again, as one record with their number. Anybody may make
+/// such tries, so they must not displace what is known of the holders of tokens.
+const RECORD_UNKNOWN_EVERY: Duration = Duration::from_secs(6 * 60 * 60);
+/// Name of those who send unknown tokens, in the audit trail.
+const UNKNOWN: &str = "unknown token";
+
 /// Most holders whose refused tries are told apart.
 const MOST_HOLDERS: usize = 1_000;
 
@@ -99,15 +105,33 @@ impl Gate {
 
     /// Records in the audit trail that a client was refused what its token does not permit.
     fn record_refusal(&self, client: &Client, about: &About, reason: &str) {
+        let allowance = || Allowance::new(RECORDED, RECORD_EVERY);
+        self.record_try((client.holder(), Some(client.role())), allowance, about, reason);
+    }
+
+    /// Records in the audit trail that somebody sent a token that is not known, now and then.
+    fn record_unknown(&self, about: &About) {
+        let reason = match &about.peer {
+            Some(peer) => format!("the token is not known, from {}", peer.ip()),
+            None => "the token is not known".to_owned(),
+        };
+        self.record_try((UNKNOWN, None), || Allowance::new(1, RECORD_UNKNOWN_EVERY), about, &reason);
+    }
+
+    fn record_try(
+        &self,
+        (who, role): (&str, Option<Role>),
+        allowance: impl FnOnce() -> Allowance,
+        about: &About,
+        reason: &str,
+    ) {
         let more = {
             let mut tries = self.tries.lock();
             if tries.len() >= MOST_HOLDERS {
                 // Those that are full again are as new ones.
                 tries.retain(|_, tries| !tries.allowance.is_full());
             }
-            let own = tries
-                .entry(client.holder().to_owned())
-                .or_insert_with(|| Tries { allowance: Allowance::new(RECORDED, RECORD_EVERY), more: 0 });
+            let own = tries.entry(who.to_owned()).or_insert_with(|| Tries { allowance: allowance(), more: 0 });
             if !own.allowance.take() {
                 own.more += 1;
                 return;
@@ -118,8 +142,8 @@ impl Gate {
         self.audit.record(
             Action::Refused,
             Note {
-                who: Some(client.holder().to_owned()),
-                role: Some(client.role().name().to_owned()),
+                who: Some(who.to_owned()),
+                role: role.map(|role| role.name().to_owned()),
                 instance: self.instance.clone(),
                 target: Some(about.path.clone()),
                 effect: Some(about.method.to_string()),
@@ -137,6 +161,9 @@ impl Gate {
             Answer::AtOnce | Answer::Delayed(_) => StatusCode::UNAUTHORIZED,
             Answer::TooMany => StatusCode::TOO_MANY_REQUESTS,
         };
+        if has_token {
+            self.record_unknown(&about);
+        }
         self.record(None, status, about);
         match answer {
             Answer::AtOnce => {}
@@ -379,5 +406,17 @@ mod tests {
         assert_eq!(all.len(), RECORDED as usize + 1);
         let reason = "no (and 95 tries since the last record)";
         assert!(all.iter().any(|record| record.note.reason.as_deref() == Some(reason)), "{all:?}");
+
+        // Anybody may send unknown tokens: they leave one record in hours.
+        for _ in 0..100 {
+            gate.record_unknown(&about());
+        }
+        sleep(RECORD_UNKNOWN_EVERY).await;
+        gate.record_unknown(&about());
+        let all = recorded().await;
+        let unknown = all.iter().filter(|record| record.note.who.as_deref() == Some(UNKNOWN));
+        let reasons: Vec<_> = unknown.filter_map(|record| record.note.reason.as_deref()).collect();
+        let more = "the token is not known (and 99 tries since the last record)";
+        assert!(reasons.len() == 2 && reasons.contains(&more), "{reasons:?}");
     }
 }

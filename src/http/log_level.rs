@@ -14,6 +14,7 @@ use serde_json::json;
 use super::admin::{Admin, Refusal, refuse};
 use super::client::{Change, Client};
 use super::json::whole;
+use super::query::Query;
 use crate::shared::adjustment::audit::{Action, Note};
 use crate::store::Store;
 use crate::telemetry::{LevelControl, LogLevels};
@@ -97,12 +98,9 @@ fn shown(control: &LevelControl) -> serde_json::Value {
 }
 
 fn time(uri: &Uri) -> Result<Option<Duration>, Refusal> {
-    let mut pairs = form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes());
-    let Some((name, value)) = pairs.next() else { return Ok(None) };
-    let wrong = || refuse(StatusCode::BAD_REQUEST, "the only parameter is for, with a time such as for=10m, up to 7d");
-    let time = humantime::parse_duration(&value).ok().filter(|time| !time.is_zero() && *time <= LONGEST);
-    match (&*name, pairs.next()) {
-        ("for", None) => time.map(Some).ok_or_else(wrong),
-        _ => Err(wrong()),
-    }
+    let query = Query::read(uri.query(), &["for"])?;
+    let Some(value) = query.text("for") else { return Ok(None) };
+    let time = humantime::parse_duration(value).ok().filter(|time| !time.is_zero() && *time <= LONGEST);
+    let wrong = || refuse(StatusCode::BAD_REQUEST, format!("for={value}: write a time such as for=10m, up to 7d"));
+    time.map(Some).ok_or_else(wrong)
 }

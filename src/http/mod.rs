@@ -19,6 +19,7 @@ mod index;
 mod json;
 mod log_level;
 mod metrics;
+mod query;
 mod replays;
 mod top;
 mod usage;

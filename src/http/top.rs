@@ -8,10 +8,12 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use axum::{Json, Router};
 
-use super::admin::{Admin, Refusal, failed, refuse, scope};
-use crate::engine::adjustment::{Effect, LimitName};
+use super::admin::{Admin, Refusal, failed, refuse};
+use super::query::Query;
+use crate::engine::adjustment::LimitName;
 use crate::engine::check::StoreError;
-use crate::engine::descriptor::{Entry, Role};
+use crate::engine::descriptor::Entry;
+use crate::engine::plan::PlanOptions;
 use crate::inspect::running;
 use crate::inspect::{Action, Counter, CounterError, CounterOf};
 use crate::limiter::Snapshot;
@@ -42,14 +44,14 @@ async fn answer<S: Store>(
     if method != Method::GET {
         return Err(refuse(StatusCode::METHOD_NOT_ALLOWED, "GET reads"));
     }
-    let Wanted { question, keys, reads_counters, scope } = read(query.as_deref().unwrap_or_default())?;
+    let Wanted { question, keys, reads_counters, scope } = read(query.as_deref())?;
     let (limiter, by) = (admin.limiter(), question.by);
-    let Some(parts) = admin.survey().ask(question.for_keys(keys), scope).await else {
+    let merge = move |parts| survey::merge_top(by, parts, keys);
+    let Some(mut top) = admin.survey().ask(question.for_keys(keys), scope, merge).await else {
         return Err(refuse(StatusCode::NOT_FOUND, "the top keys are not counted: set TOP_KEYS=true"));
     };
-    let mut top = survey::merge_top(by, parts, keys);
     let snapshot = limiter.snapshot();
-    top.keys.iter_mut().for_each(|key| complete(&mut key.key, &snapshot));
+    top.keys.iter_mut().for_each(|key| complete(&mut key.key, &snapshot, limiter.plan_options()));
     if reads_counters {
         let timeout = admin.store_timeout();
         // One client's counters at a time. The work goes on if the client leaves.
@@ -80,7 +82,7 @@ struct Wanted {
 
 /// Adds what the asked instance knows by its rules: the effect of a denial, and the entries of a key that another
 /// instance has counted.
-fn complete(key: &mut HeavyKey, snapshot: &Snapshot) {
+fn complete(key: &mut HeavyKey, snapshot: &Snapshot, options: &PlanOptions) {
     if key.label.is_empty() {
         key.label.clone_from(&key.rule);
     }
@@ -95,39 +97,28 @@ fn complete(key: &mut HeavyKey, snapshot: &Snapshot) {
     let rules = &snapshot.rules;
     let Some(entries) = &key.entries else { return };
     let Some(rule) = rules.domain(&key.domain).and_then(|domain| rules.find(domain, entries)) else { return };
+    let Some(limit) = rule.limits.iter().find(|limit| *limit.label == *key.label) else { return };
     let name = LimitName { path: &rule.path, label: &key.label };
-    let adjusted = snapshot.adjustments().and_then(|all| all.of(&key.domain, Some(name), entries).role);
-    key.role = Some(match adjusted.map(|adjustment| adjustment.content.effect) {
-        Some(Effect::Shadow) => Role::Shadow.name().into(),
-        Some(Effect::Enforce) => Role::Enforced.name().into(),
-        _ => rule.role.name().into(),
-    });
+    let adjusted = snapshot.adjustments().map(|all| all.of(&key.domain, Some(name), entries)).unwrap_or_default();
+    let role = options.role_in_force((rule, limit), Some((&key.domain, entries)), adjusted);
+    key.role = Some(role.name().into());
 }
 
 /// Parses the query.
-fn read(query: &str) -> Result<Wanted, Refusal> {
-    let mut read = TopQuestion::default();
-    let (mut keys, mut reads_counters, mut asked) = (KEYS, false, Scope::Fleet);
-    let wrong = |reason: String| refuse(StatusCode::BAD_REQUEST, reason);
-    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
-        match &*name {
-            "domain" => read.domain = Some(value.into_owned()),
-            "rule" => read.rule = Some(value.into_owned()),
-            "by" => {
-                let by = By::ALL.into_iter().find(|by| by.name() == value);
-                read.by = by.ok_or_else(|| wrong("by must be hits, denied or near".to_owned()))?;
-            }
-            "n" => {
-                let number = value.parse().ok().filter(|number| (1..=MOST_KEYS).contains(number));
-                keys = number.ok_or_else(|| wrong(format!("n must be a whole number from 1 to {MOST_KEYS}")))?;
-            }
-            "remaining" if value == "true" || value == "false" => reads_counters = value == "true",
-            "remaining" => return Err(wrong("remaining must be true or false".to_owned())),
-            "instance" => asked = scope(&value)?,
-            _ => return Err(wrong("the parameters are domain, rule, by, n, remaining and instance".to_owned())),
-        }
-    }
-    Ok(Wanted { question: read, keys, reads_counters, scope: asked })
+fn read(query: Option<&str>) -> Result<Wanted, Refusal> {
+    let query = Query::read(query, &["domain", "rule", "by", "n", "remaining", "instance"])?;
+    let question = TopQuestion {
+        domain: query.text("domain").map(str::to_owned),
+        rule: query.text("rule").map(str::to_owned),
+        by: query.one_of("by", &By::ALL, By::name)?.unwrap_or_default(),
+        ..TopQuestion::default()
+    };
+    Ok(Wanted {
+        question,
+        keys: query.number("n", 1..=MOST_KEYS)?.unwrap_or(KEYS),
+        reads_counters: query.flag("remaining")?,
+        scope: query.scope()?,
+    })
 }
 
 /// Adds the current values of the keys' counters. Ends when the store does not answer: it would not answer the next

@@ -10,6 +10,7 @@ use axum::{Extension, Json, Router};
 
 use super::admin::{Admin, Refusal, refuse};
 use super::client::Client;
+use super::query::Query;
 use crate::engine::descriptor::Entry;
 use crate::engine::explain;
 use crate::engine::usage::Time;
@@ -42,7 +43,7 @@ async fn answer<S: Store>(
     if method != Method::GET {
         return Err(refuse(StatusCode::METHOD_NOT_ALLOWED, "GET reads"));
     }
-    let (wanted, cursor) = read(query.as_deref().unwrap_or_default())?;
+    let (wanted, cursor) = read(query.as_deref())?;
     let scope = Scope { domain: wanted.domain.as_deref(), from: wanted.from, to: wanted.to };
     let Batch { pages, store, now, cursor } = admin.usage().read(&scope, cursor.as_deref()).await?;
     let limiter = admin.limiter();
@@ -63,30 +64,25 @@ fn rule<S: Store>(limiter: &Limiter<S>, owner: &Owner, page: &str) -> Option<Str
 }
 
 /// Parses the filter of a query and the position to continue from.
-fn read(query: &str) -> Result<(Wanted, Option<String>), Refusal> {
-    let (mut wanted, mut cursor) = (Wanted::within(Time(0), Time::END), None);
+fn read(query: Option<&str>) -> Result<(Wanted, Option<String>), Refusal> {
+    let query = Query::read(query, &["domain", "rule", "key", "from", "to", "cursor"])?;
     let wrong = |reason: String| refuse(StatusCode::BAD_REQUEST, reason);
-    let time = |value: &str| value.parse::<Time>().map_err(|error| wrong(error.to_string()));
-    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
-        match &*name {
-            "domain" => wanted.domain = Some(value.into_owned()),
-            "rule" => wanted.rule = Some(value.into_owned()),
-            "key" => {
-                let (key, value) = value
-                    .split_once('=')
-                    .ok_or_else(|| wrong("key must be an entry: write key=user%3Dann for user=ann".to_owned()))?;
-                wanted.entries.push((key.to_owned(), value.to_owned()));
-            }
-            "from" => wanted.from = time(&value)?,
-            "to" => wanted.to = time(&value)?,
-            "cursor" => cursor = Some(value.into_owned()),
-            _ => return Err(wrong("the parameters are domain, rule, key, from, to and cursor".to_owned())),
-        }
-    }
+    let entry = |text: &str| {
+        let (key, value) = text
+            .split_once('=')
+            .ok_or_else(|| wrong("key must be an entry: write key=user%3Dann for user=ann".to_owned()))?;
+        Ok((key.to_owned(), value.to_owned()))
+    };
+    let wanted = Wanted {
+        domain: query.text("domain").map(str::to_owned),
+        rule: query.text("rule").map(str::to_owned),
+        entries: query.all("key").map(entry).collect::<Result<_, Refusal>>()?,
+        ..Wanted::within(query.parsed("from")?.unwrap_or(Time(0)), query.parsed("to")?.unwrap_or(Time::END))
+    };
     if wanted.from >= wanted.to {
         return Err(wrong(format!("{} to {} is not a time range: to must be later than from", wanted.from, wanted.to)));
     }
-    Ok((wanted, cursor))
+    Ok((wanted, query.text("cursor").map(str::to_owned)))
 }
 
 impl From<UsageReadError> for Refusal {

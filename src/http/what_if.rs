@@ -16,18 +16,19 @@ use serde::Serialize;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
-use super::admin::{Admin, Refusal, failed, refuse, scope};
+use super::admin::{Admin, Refusal, failed, refuse};
 use super::client::Client;
 use super::json::whole;
+use super::query::Query;
 use super::replays::{Places, Turn};
 use crate::engine::algorithm::Algorithm;
 use crate::engine::rules::Rules;
 use crate::evaluate::RuleDifferences;
 use crate::observe::redaction::Values;
-use crate::observe::what_if::{Compared, Others, Question, WhatIf, WhatIfError};
+use crate::observe::what_if::{Compared, Others, Question, Recorded, WhatIf, WhatIfError};
 use crate::proposal::{Changes, Invalid, Proposal, Reading, Valid};
 use crate::store::Store;
-use crate::survey::{self, Instances, RecordedQuestion, Scope};
+use crate::survey::{self, Instances, Parts, RecordedQuestion, Scope};
 
 /// Shared state of both paths.
 struct Asked<S> {
@@ -67,7 +68,7 @@ async fn answer<S: Store>(
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refusal> {
     let what_if = asked.what_if()?;
-    let (question, scope) = question(query.as_deref().unwrap_or_default())?;
+    let (question, scope) = question(query.as_deref())?;
     let turn = asked.admin.replays().turn(&client).await?;
     let (others, instances) = others(&asked.admin, scope).await;
     let told = replay(turn, move || match question {
@@ -113,10 +114,13 @@ pub(super) struct OfInstances<T> {
 /// Returns the recorded requests of the other instances in a scope, and which instances answered. Without a recorder
 /// here, there are none.
 pub(super) async fn others<S: Store>(admin: &Admin<S>, scope: Scope) -> (Others, Instances) {
-    match admin.survey().ask(RecordedQuestion::default(), scope).await {
+    let merge = move |parts: Parts<Recorded>| match scope {
         // The asked instance alone has its share of each limit.
-        Some(parts) if scope == Scope::Own => (Others::default(), parts.instances),
-        Some(parts) => survey::merge_recorded(parts),
+        Scope::Own => (Others::default(), parts.instances),
+        Scope::Fleet => survey::merge_recorded(parts),
+    };
+    match admin.survey().ask(RecordedQuestion::default(), scope, merge).await {
+        Some(merged) => merged,
         None => (Others::default(), Instances { answered: 1, of: 1, ..Instances::default() }),
     }
 }
@@ -149,19 +153,8 @@ async fn rules<S: Store>(
     RawQuery(query): RawQuery,
     body: Body,
 ) -> Result<Response, Refusal> {
-    let (mut file, mut asked_of) = (None, Scope::Fleet);
-    for (key, value) in form_urlencoded::parse(query.as_deref().unwrap_or_default().as_bytes()) {
-        match &*key {
-            "file" => file = Some(PathBuf::from(value.into_owned())),
-            "instance" => asked_of = scope(&value)?,
-            _ => {
-                return Err(refuse(
-                    StatusCode::BAD_REQUEST,
-                    format!("{key} in the query of /what-if/rules: write file"),
-                ));
-            }
-        }
-    }
+    let query = Query::read(query.as_deref(), &["file", "instance"])?;
+    let (file, asked_of) = (query.text("file").map(PathBuf::from), query.scope()?);
     let Some(place) = asked.sending.take(&client) else {
         return Err(refuse(StatusCode::TOO_MANY_REQUESTS, format!("{SENDERS} clients send rules: try again later")));
     };
@@ -219,10 +212,7 @@ fn report(
 /// `tollgate replay` reads.
 async fn log<S: Store>(State(asked): State<Arc<Asked<S>>>, RawQuery(query): RawQuery) -> Result<Response, Refusal> {
     let what_if = asked.what_if()?;
-    let scope = match query.as_deref().unwrap_or_default() {
-        "" => Scope::Fleet,
-        query => scope(query.strip_prefix("instance=").unwrap_or(query))?,
-    };
+    let scope = Query::read(query.as_deref(), &["instance"])?.scope()?;
     let Ok(turn) = Arc::clone(&asked.reading).try_acquire_owned() else {
         return Err(refuse(
             StatusCode::TOO_MANY_REQUESTS,
@@ -240,26 +230,18 @@ async fn log<S: Store>(State(asked): State<Arc<Asked<S>>>, RawQuery(query): RawQ
 }
 
 /// Parses the question of a query, `None` if it names no rule, and whom to ask.
-fn question(query: &str) -> Result<(Option<Question>, Scope), Refusal> {
-    let (mut question, mut asked) = (Question::default(), Scope::Fleet);
-    for (key, value) in form_urlencoded::parse(query.as_bytes()) {
-        let wrong = |right: &dyn std::fmt::Display| {
-            refuse(StatusCode::BAD_REQUEST, format!("{key}={value} in the query of /what-if: {right}"))
-        };
-        match &*key {
-            "domain" => question.domain = value.into_owned(),
-            "rule" => question.rule = value.into_owned(),
-            "number" => question.number = Some(value.parse().map_err(|_| wrong(&"write a whole number"))?),
-            "period_ms" => question.period_ms = Some(value.parse().map_err(|_| wrong(&"write milliseconds"))?),
-            "algorithm" => {
-                let algorithm = Algorithm::ALL.iter().find(|algorithm| algorithm.name() == value);
-                question.algorithm = Some(*algorithm.ok_or_else(|| wrong(&"unknown algorithm"))?);
-            }
-            "instance" => asked = scope(&value)?,
-            "suggest" => question.goal = Some(value.parse().map_err(|error| wrong(&error))?),
-            _ => return Err(wrong(&"write domain, rule, number, algorithm, period_ms or suggest")),
-        }
-    }
+fn question(query: Option<&str>) -> Result<(Option<Question>, Scope), Refusal> {
+    let names = ["domain", "rule", "number", "algorithm", "period_ms", "suggest", "instance"];
+    let query = Query::read(query, &names)?;
+    let question = Question {
+        domain: query.owned("domain"),
+        rule: query.owned("rule"),
+        number: query.number("number", 0..=u32::MAX)?,
+        period_ms: query.number("period_ms", 0..=u64::MAX)?,
+        algorithm: query.one_of("algorithm", Algorithm::ALL, Algorithm::name)?,
+        goal: query.parsed("suggest")?,
+    };
+    let asked = query.scope()?;
     if question == Question::default() {
         return Ok((None, asked));
     }

@@ -180,19 +180,19 @@ impl Proposal {
 }
 
 impl Reading {
-    /// Reads a file of the rules in force.
+    /// Reads a file of the rules in force as it is now. `None` if it cannot be read or is too large, or if a management
+    /// server sends the rules: what it names like a file is none.
+    pub fn text(&self, name: &Path) -> Option<Vec<u8>> {
+        let Files::OnDisk(texts) = &self.files else { return None };
+        if let Some(text) = texts.iter().find(|text| text.name == name) {
+            return Some(text.bytes.clone());
+        }
+        let fits = fs::metadata(name).is_ok_and(|file| file.is_file() && file.len() <= MOST_BYTES);
+        if fits { fs::read(name).ok() } else { None }
+    }
+
     fn read(&self, name: &Path) -> InForce {
-        let bytes = match &self.files {
-            Files::None => None,
-            Files::OnDisk(texts) => match texts.iter().find(|text| text.name == name) {
-                Some(text) => Some(text.bytes.clone()),
-                None => {
-                    let fits = fs::metadata(name).is_ok_and(|file| file.is_file() && file.len() <= MOST_BYTES);
-                    if fits { fs::read(name).ok() } else { None }
-                }
-            },
-        };
-        InForce { name: name.to_owned(), bytes }
+        InForce { name: name.to_owned(), bytes: self.text(name) }
     }
 }
 

@@ -14,6 +14,7 @@ mod candidates;
 mod limits;
 mod log;
 mod overview;
+mod rates;
 mod recorded;
 mod top;
 
@@ -36,8 +37,8 @@ use crate::observe::candidates::Candidates;
 use crate::observe::heavy_hitters::HeavyHitters;
 use crate::observe::history::History;
 use crate::observe::what_if::WhatIf;
-use crate::shared::fleet::Fleet;
 use crate::shared::fleet::questions::{Answers, Responder};
+use crate::shared::fleet::{Fleet, FleetReport};
 use crate::store::Store;
 use crate::telemetry::Events;
 
@@ -47,6 +48,7 @@ pub use log::{LogLine, LogPart, LogQuestion, merge as merge_log};
 pub use overview::{
     DeniedBy, Now, Overview, OverviewPart, OverviewQuestion, OverviewStep, Part, merge as merge_overview,
 };
+pub use rates::{RatesQuestion, merge as merge_rates};
 pub use recorded::{RecordedQuestion, merge as merge_recorded};
 pub use top::{MergedTop, TopKey, TopPart, TopQuestion, merge as merge_top};
 
@@ -69,6 +71,7 @@ enum Question {
     Log(LogQuestion),
     Recorded(RecordedQuestion),
     Candidates(CandidatesQuestion),
+    Rates(RatesQuestion),
 }
 
 /// A kind of question.
@@ -165,8 +168,14 @@ impl<S: Store> Survey<S> {
         Survey { fleet, local, kept: Mutex::default() }
     }
 
-    /// Asks all instances in this scope. `None` if this instance itself does not know, because of its settings.
-    pub async fn ask<Q: Ask>(&self, question: Q, scope: Scope) -> Option<Parts<Q::Part>> {
+    /// Asks all instances in this scope, and merges what they answer. `None` if this instance itself does not know,
+    /// because of its settings.
+    pub async fn ask<Q: Ask, M: Send + 'static>(
+        &self,
+        question: Q,
+        scope: Scope,
+        merge: impl FnOnce(Parts<Q::Part>) -> M + Send + 'static,
+    ) -> Option<M> {
         let (text, local) = (question.sent(), Arc::clone(&self.local));
         // If this instance does not know, the others would be asked in vain.
         let own = spawn_blocking(move || question.answer(&local)).await.ok().flatten()?;
@@ -174,30 +183,9 @@ impl<S: Store> Survey<S> {
             Scope::Fleet => self.others(text).await,
             Scope::Own => Arc::new(Answers::default()),
         };
-        let read = Arc::clone(&others);
-        // Not on the thread of the ports: there may be megabytes.
-        let read = spawn_blocking(move || {
-            let given = read.given.iter();
-            given.filter_map(|(id, answer)| Some((id.clone(), unpacked::<Q::Part>(answer)?))).collect::<Vec<_>>()
-        });
-        let read = read.await.unwrap_or_default();
         let report = self.fleet.report();
-        let own_id = report.replicas.iter().find(|line| line.is_self).map(|line| line.id.clone()).unwrap_or_default();
-        let shortened = read.iter().filter(|(_, packed)| packed.is_shortened).count();
-        let mut parts = vec![(own_id, own)];
-        parts.extend(read.into_iter().map(|(id, packed)| (id, packed.part)));
-        let is_missing = |id: &String| parts.iter().all(|(answered, _)| answered != id);
-        let missing: Vec<String> = match scope {
-            Scope::Fleet => report.replicas.iter().map(|line| line.id.clone()).filter(is_missing).collect(),
-            Scope::Own => Vec::new(),
-        };
-        let unavailable = match scope {
-            Scope::Fleet => others.unavailable.clone().or(report.unavailable),
-            Scope::Own => None,
-        };
-        let instances =
-            Instances { answered: parts.len(), of: parts.len() + missing.len(), missing, shortened, unavailable };
-        Some(Parts { parts, instances })
+        // Not on the thread of the ports: there may be megabytes.
+        spawn_blocking(move || merge(Parts::new(own, &others, &report, scope))).await.ok()
     }
 
     /// Returns the answers of the other instances, or those of the last second.
@@ -218,6 +206,31 @@ impl<S: Store> Survey<S> {
     }
 }
 
+impl<P: DeserializeOwned> Parts<P> {
+    /// Reads the answers of the other instances, beside the own part.
+    fn new(own: P, others: &Answers, report: &FleetReport, scope: Scope) -> Parts<P> {
+        let own_id = report.replicas.iter().find(|line| line.is_self).map(|line| line.id.clone()).unwrap_or_default();
+        let (mut parts, mut shortened) = (vec![(own_id, own)], 0);
+        for (id, answer) in &others.given {
+            let Some(Packed { is_shortened, part }) = unpacked(answer) else { continue };
+            shortened += usize::from(is_shortened);
+            parts.push((id.clone(), part));
+        }
+        let is_missing = |id: &String| parts.iter().all(|(answered, _)| answered != id);
+        let missing: Vec<String> = match scope {
+            Scope::Fleet => report.replicas.iter().map(|line| line.id.clone()).filter(is_missing).collect(),
+            Scope::Own => Vec::new(),
+        };
+        let unavailable = match scope {
+            Scope::Fleet => others.unavailable.clone().or_else(|| report.unavailable.clone()),
+            Scope::Own => None,
+        };
+        let instances =
+            Instances { answered: parts.len(), of: parts.len() + missing.len(), missing, shortened, unavailable };
+        Parts { parts, instances }
+    }
+}
+
 fn is_fresh((at, _): &(Instant, Arc<Answers>)) -> bool {
     at.elapsed() < FRESH
 }
@@ -231,6 +244,7 @@ impl Responder for Local {
             Question::Log(question) => self.packed(question, most_bytes),
             Question::Recorded(question) => self.packed(question, most_bytes),
             Question::Candidates(question) => self.packed(question, most_bytes),
+            Question::Rates(question) => self.packed(question, most_bytes),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
 
+use super::limits::{LimitsPart, LimitsQuestion};
 use super::{Ask, Local, Parts, sent_as};
 use crate::metrics::Spread;
 use crate::observe::history::{STEP_MS, STEPS, Step};
@@ -21,13 +22,15 @@ const SHOWN: usize = 5;
 const RECENT: usize = 3;
 
 /// A question for the last minutes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OverviewQuestion {
     /// The earliest step, in milliseconds since the epoch.
     pub since_ms: u64,
     /// How often the answer was shortened.
     pub shortened: u32,
+    /// Limits to count.
+    pub limits: LimitsQuestion,
 }
 
 /// The steps of one instance.
@@ -38,6 +41,8 @@ pub struct OverviewPart {
     pub steps: Vec<Step>,
     /// The denials of the limits that denied the most.
     pub denied_by: Vec<Part>,
+    /// The counts of limits.
+    pub limits: LimitsPart,
 }
 
 /// The denials of a limit at one instance.
@@ -62,8 +67,6 @@ pub struct Overview {
     pub denied_by: Vec<DeniedBy>,
     /// Current values.
     pub now: Now,
-    /// Decisions a second of each instance.
-    pub shares: Vec<(String, f64)>,
 }
 
 /// Events of five seconds at all instances.
@@ -137,12 +140,14 @@ impl Ask for OverviewQuestion {
         // The latest minutes matter most.
         let most = STEPS >> self.shortened.saturating_sub(HALVINGS).min(usize::BITS - 1);
         steps.drain(..steps.len().saturating_sub(most));
-        Some(OverviewPart { steps, denied_by: denied_by.collect() })
+        let limits = self.limits.answer(local)?;
+        Some(OverviewPart { steps, denied_by: denied_by.collect(), limits })
     }
 
     fn shorter(&self) -> Option<OverviewQuestion> {
         let shortened = self.shortened + 1;
-        (shortened < 2 * HALVINGS).then_some(OverviewQuestion { shortened, ..*self })
+        let limits = self.limits.shorter().unwrap_or_default();
+        (shortened < 2 * HALVINGS).then_some(OverviewQuestion { shortened, limits, ..*self })
     }
 
     sent_as!(Overview);
@@ -217,20 +222,11 @@ pub fn merge(parts: &Parts<OverviewPart>) -> Overview {
 
     let recent_ms = latest.saturating_sub((RECENT as u64 - 1) * STEP_MS);
     let seconds = (RECENT as u64 * STEP_MS) as f64 / 1_000.0;
-    let recent = |steps: &mut dyn Iterator<Item = &Step>| {
-        let mut sum = Sum::default();
-        steps.for_each(|step| sum.add(step));
-        sum.now(seconds)
-    };
-    let is_recent = |at_ms: u64| (recent_ms..=latest).contains(&at_ms);
-    let share = |(id, part): &(String, OverviewPart)| {
-        let now = recent(&mut part.steps.iter().filter(|step| is_recent(step.at_ms)));
-        (id.clone(), now.decisions_per_s)
-    };
+    let mut recent = Sum::default();
+    sums.range(recent_ms..).for_each(|(_, sum)| recent.add(&sum.step));
     Overview {
         step_ms: STEP_MS,
-        now: recent(&mut sums.range(recent_ms..).map(|(_, sum)| &sum.step)),
-        shares: parts.parts.iter().map(share).collect(),
+        now: recent.now(seconds),
         denied_by: denied_by(parts, &sums),
         steps: sums.iter().map(|(at_ms, sum)| sum.shown(*at_ms)).collect(),
     }
@@ -284,20 +280,19 @@ mod tests {
     fn steps_of_one_time_add_up_and_the_current_values_are_of_the_last_three() {
         let one = (0..10).map(|number| step(number, 90, 10)).collect();
         let other = (5..10).map(|number| step(number, 30, 0)).collect();
-        let part = |steps| OverviewPart { steps, denied_by: Vec::new() };
+        let part = |steps| OverviewPart { steps, ..OverviewPart::default() };
         let told = merge(&parts([part(one), part(other)]));
         assert_eq!(told.steps.len(), 10);
         assert_eq!((told.steps[4].allowed, told.steps[4].instances), (90, 1));
         assert_eq!((told.steps[5].allowed, told.steps[5].instances), (120, 2));
         assert_eq!(told.now.decisions_per_s, 26.0);
         assert_eq!(told.now.denied_share, Some(30.0 / 390.0));
-        assert_eq!(told.shares, [("i0".to_owned(), 20.0), ("i1".to_owned(), 6.0)]);
         assert_eq!(merge(&parts([])).steps, []);
     }
 
     #[test]
     fn an_instance_whose_clock_is_far_ahead_hides_nothing() {
-        let part = |number: u64| OverviewPart { steps: vec![step(number, 1, 0)], denied_by: Vec::new() };
+        let part = |number: u64| OverviewPart { steps: vec![step(number, 1, 0)], ..OverviewPart::default() };
         let told = merge(&parts([part(0), part(0), part(100_000)]));
         assert_eq!(told.steps.iter().map(|step| step.at_ms).collect::<Vec<_>>(), [START]);
         assert_eq!(told.steps[0].allowed, 2);
@@ -308,7 +303,7 @@ mod tests {
         let denied_by = (1..=7)
             .map(|rule| Part { domain: "shop".into(), rule: format!("r{rule}"), denied: vec![(START, rule)] })
             .collect::<Vec<_>>();
-        let part = OverviewPart { steps: vec![step(0, 0, 28)], denied_by };
+        let part = OverviewPart { steps: vec![step(0, 0, 28)], denied_by, ..OverviewPart::default() };
         let told = merge(&parts([part.clone(), part]));
         let names: Vec<_> = told.denied_by.iter().map(|of| (of.rule.as_deref(), of.denied[0])).collect();
         let expected =

@@ -210,14 +210,24 @@ fn rules_are_listed_with_where_they_stand_and_what_they_have_counted() {
     assert_eq!(names(&list("?search=LOG")), ["logins"]);
     assert_eq!(names(&list("?failure_mode=open&sort=denials")), ["per-user", "trial"]);
     assert_eq!(names(&list("?offset=1&limit=1")), ["logins"]);
+    for (sort, first) in [("rules", "per-user"), ("rule", "logins"), ("number", "logins"), ("mode", "logins")] {
+        let [one, other] = ["false", "true"].map(|way| names(&list(&format!("?sort={sort}&reverse={way}"))));
+        assert_eq!((&*one[0], one.iter().rev().collect::<Vec<_>>()), (first, other.iter().collect()), "{sort}");
+    }
     assert_eq!(list("?domain=elsewhere")["total"], 0);
     for (query, right) in [
         ("?limit=many", "write a whole number"),
-        ("?sort=size", "write one of rules, denials, requests, share, near"),
+        (
+            "?sort=size",
+            "write one of rules, rule, number, burst, algorithm, mode, denials, requests, share, near, undecided",
+        ),
         ("?filter=big", "write one of denying, shadow, adjusted, unused, undecided"),
         ("?instance=b", "instance must be all, or self"),
-        ("?failure_mode=ajar", "write open, closed, local or error"),
-        ("?rule=x", "write domain, search, failure_mode, filter, sort, offset, limit or instance"),
+        ("?failure_mode=ajar", "write one of open, closed, local, error"),
+        (
+            "?rule=x",
+            "the parameters are domain, search, failure_mode, filter, sort, reverse, offset, limit and instance",
+        ),
     ] {
         let (status, said) = service.admin("GET", &format!("/rules{query}"), TOKEN);
         assert!(status == 400 && said["error"].as_str().unwrap().contains(right), "{query}: {said}");
@@ -236,7 +246,10 @@ fn what_may_stand_next_in_a_descriptor_is_told_with_where_grpc_listens() {
     assert_eq!(told["next"], serde_json::json!([]), "there is no other level");
     assert_eq!(next("?entries=user").0, 400);
     let (status, said) = next("?rule=x");
-    assert!(status == 400 && said["error"].as_str().unwrap().contains("write domain, entries or begin"), "{said}");
+    assert!(
+        status == 400 && said["error"].as_str().unwrap().contains("the parameters are domain, entries and begin"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -141,7 +141,10 @@ async fn the_last_minutes_and_the_limits_are_those_of_all_instances() {
     assert_eq!((sums(&overview, "allowed"), sums(&overview, "denied")), (11, 5), "shadow mode denies nothing");
     let denied_by = &overview["denied_by"][0];
     assert_eq!((&denied_by["domain"], &denied_by["rule"]), (&"shop".into(), &"per-user".into()), "{overview}");
-    assert_eq!(overview["shares"].as_array().unwrap().len(), 2);
+    let instances = &told(&services[0], "/replicas?rates=true")["replicas"];
+    let shares = |of: &str| instances.as_array().unwrap().iter().map(|one| one[of].as_f64().unwrap()).sum::<f64>();
+    assert!((shares("share") - 1.0).abs() < 1e-9 && shares("decisions_per_s") > 0.0, "{instances}");
+    assert_eq!(told(&services[0], "/replicas")["replicas"][0]["share"], Value::Null, "nobody was asked");
     assert_eq!(overview["instances"]["answered"], 2);
 
     wait_until("the limits have their counts", || {
@@ -166,6 +169,78 @@ async fn the_last_minutes_and_the_limits_are_those_of_all_instances() {
     let instances: std::collections::BTreeSet<_> =
         log["lines"].as_array().unwrap().iter().map(|line| line["instance"].as_str().unwrap().to_owned()).collect();
     assert_eq!(instances.len(), 2, "{log}");
+}
+
+#[tokio::test]
+async fn what_a_denial_does_is_shown_as_it_is_decided() {
+    const CANARY: &str = "
+domain: shop
+descriptors:
+- {key: user, rate_limit: {unit: year, requests_per_unit: 1, name: per-user, enforce: 50%}}
+- {key: path, shadow_mode: true, rate_limit: {unit: year, requests_per_unit: 1}}
+";
+    let token = format!("ADMIN_TOKEN={TOKEN}");
+    let service = Tollgate::start(CANARY, &["ADMIN_API=true", &token]);
+    let mut enforced = Vec::new();
+    for user in 0..20 {
+        let name = format!("u{user}");
+        ask(&service, "user", &name, 1).await;
+        enforced.push(!service.passes("shop", &[("user", &name)]).await);
+    }
+    assert!(enforced.contains(&true) && enforced.contains(&false), "some keys are in the share");
+    let role = |name: &str| {
+        let top = told(&service, "/top?rule=per-user&n=100");
+        let key = |key: &&Value| key["descriptor"][0]["value"] == name;
+        top["keys"].as_array().unwrap().iter().find(key).unwrap()["role"].clone()
+    };
+    for (user, is_enforced) in enforced.iter().enumerate() {
+        assert_eq!(role(&format!("u{user}")), if *is_enforced { "enforced" } else { "shadow" }, "u{user}");
+    }
+    let of = |query: &str| {
+        let limits = told(&service, query)["limits"].as_array().unwrap().clone();
+        limits
+            .iter()
+            .map(|limit| [&limit["rule"], &limit["role"], &limit["enforce"]].map(Value::clone))
+            .collect::<Vec<_>>()
+    };
+    let path = ["path".into(), "shadow".into(), Value::Null];
+    assert_eq!(of("/rules"), [["per-user".into(), "enforced".into(), "50%".into()], path.clone()]);
+    assert_eq!(of("/rules?filter=shadow"), [path.clone()]);
+
+    let all = [["per-user".into(), "enforced".into(), Value::Null], path.clone()];
+    let enforce = r#"{"effect": "enforce", "domain": "shop", "rule": "per-user", "who": "ann", "why": "a test",
+        "for": "1h"}"#;
+    let headers = [("authorization", &*format!("Bearer {TOKEN}"))];
+    assert_eq!(service.send("POST", "/adjustments", &headers, enforce.as_bytes()).0, 201);
+    wait_until("it is enforced for all keys", || of("/rules") == all);
+    let outside = enforced.iter().position(|is_enforced| !is_enforced).unwrap();
+    assert_eq!(role(&format!("u{outside}")), "enforced");
+
+    let service = Tollgate::start(CANARY, &["ADMIN_API=true", &token, "SHADOW_MODE=true"]);
+    ask(&service, "user", "u0", 2).await;
+    assert_eq!(told(&service, "/top")["keys"][0]["role"], "shadow", "nobody is denied");
+    assert_eq!(told(&service, "/rules?filter=shadow")["total"], 2);
+    assert_eq!(told(&service, "/rules")["limits"][0]["enforce"], Value::Null);
+}
+
+#[tokio::test]
+async fn a_limit_that_any_instance_has_used_is_not_called_unused() {
+    // More than each instance counts unasked.
+    let rules = (0..540).map(|rule| format!("- {{key: k{rule}, rate_limit: {{unit: year, requests_per_unit: 5}}}}\n"));
+    let rules = format!("domain: shop\ndescriptors:\n{}", rules.collect::<String>());
+    let redis = Redis::start();
+    let (url, token) = (format!("REDIS_URL={}", redis.url()), format!("ADMIN_TOKEN={TOKEN}"));
+    let settings = ["ADMIN_API=true", "REDIS_TIMEOUT=20s", &url, &token];
+    let services = [(); 2].map(|()| Tollgate::start(&rules, &settings));
+    meet(&services);
+    for rule in 0..530 {
+        ask(&services[1], &format!("k{rule}"), "a", 1).await;
+    }
+    wait_until("the used ones are known", || {
+        let unused = told(&services[0], "/rules?filter=unused");
+        let names = unused["limits"].as_array().unwrap().iter().map(|limit| limit["rule"].as_str().unwrap().to_owned());
+        names.collect::<Vec<_>>() == (530..540).map(|rule| format!("k{rule}")).collect::<Vec<_>>()
+    });
 }
 
 #[tokio::test]

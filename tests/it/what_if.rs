@@ -515,9 +515,9 @@ fn it_is_on_unless_it_is_unwanted_and_needs_a_token() {
         ("?domain=shop&rule=per-user&number=many", 400, "write a whole number"),
         ("?domain=shop&rule=per-user&number=-1", 400, "write a whole number"),
         ("?domain=shop&rule=per-user&period_ms=0", 400, "a period is a whole number of milliseconds"),
-        ("?domain=shop&rule=per-user&algorithm=gcra", 400, "unknown algorithm"),
+        ("?domain=shop&rule=per-user&algorithm=gcra", 400, "write one of fixed_window, sliding_window"),
         ("?domain=shop&rule=per-user&suggest=less", 400, "deny at most"),
-        ("?domain=shop&rule=per-user&colour=red", 400, "write domain, rule"),
+        ("?domain=shop&rule=per-user&colour=red", 400, "the parameters are domain, rule"),
     ] {
         let (told, said) = service.admin("GET", &format!("/what-if{query}"), TOKEN);
         assert!(told == status && said["error"].as_str().unwrap().contains(right), "{query}: {told} {said}");

@@ -11,11 +11,9 @@ use crate::command::live::admin_port::{AdminPort, http_address};
 use crate::command::output::{Format, RowsOutput, csv, print};
 use crate::engine::printable::printable;
 use crate::settings::{SettingsError, StoreSettings};
-use crate::shared::adjustment::audit::{KEPT, MOST_CHANGES, Record, Shown, newest};
+use crate::shared::adjustment::audit::{DAY, KEPT_DAYS, MOST_CHANGES, Record, Shown, newest};
 use crate::shared::adjustment::redis::RedisAdjustments;
 use crate::store::redis::topology::route::Route;
-
-const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Fields of a record in CSV.
 const FIELDS: [&str; 10] = ["at", "action", "target", "effect", "who", "role", "why", "reason", "id", "instance"];
@@ -31,7 +29,7 @@ const FIELDS: [&str; 10] = ["at", "action", "target", "effect", "who", "role", "
 pub(crate) struct Audit {
     /// Number of days.
     #[arg(long, value_name = "DAYS", default_value = "30",
-        value_parser = clap::value_parser!(u32).range(1..=(KEPT.as_secs() / DAY.as_secs()) as i64))]
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(KEPT_DAYS)))]
     days: u32,
 
     /// Number of records, the newest first.

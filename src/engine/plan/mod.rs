@@ -11,9 +11,8 @@ use crate::check::{
     Check, CheckVerdict, Key, Occasion, Origin, Partly, Penalized, Recorded, StoreError, Verdicts, holder,
 };
 use crate::decision::{Answer, Decision, Few, Limited, Status};
-use crate::descriptor::{Descriptor, Override, Request, Role};
+use crate::descriptor::{Descriptor, Entry, Override, Request, Role};
 use crate::rules::options::RuleOptions;
-use crate::rules::options::enforce::Share;
 use crate::rules::{Allowance, Defaults, Domain, FailureMode, LimitConfig, Rule, RuleLimit, Rules};
 
 pub use names::{CounterKeys, Names};
@@ -45,6 +44,31 @@ impl PlanOptions {
     /// Returns the effect of a denial by a rule with this role.
     pub fn role(&self, role: Role) -> Role {
         if self.quota_mode && role == Role::Enforced { Role::Quota } else { role }
+    }
+
+    /// Returns what a denial by a limit does now, as pages and commands show it: for one key, which is a domain with the
+    /// entries of a descriptor, or for those of its keys that it is enforced for.
+    pub fn role_in_force(
+        &self,
+        (rule, limit): (&Rule, &RuleLimit),
+        key: Option<(&str, &[Entry])>,
+        adjusted: Applied<'_>,
+    ) -> Role {
+        let is_blocked = adjusted.passage.is_some_and(|adjustment| adjustment.content.effect == Effect::Block);
+        let role = if is_blocked { Role::Enforced } else { self.role_of_limit(rule, &limit.config, key, adjusted) };
+        self.asked_role(role)
+    }
+
+    /// Returns the effect of a denial by a limit, without the shadow mode of the whole service.
+    fn role_of_limit(
+        &self,
+        rule: &Rule,
+        limit: &LimitConfig,
+        key: Option<(&str, &[Entry])>,
+        adjusted: Applied<'_>,
+    ) -> Role {
+        let is_outside = limit.options.enforce.zip(key).is_some_and(|(share, key)| !share.has(rule, limit, key));
+        role_of(if is_outside { Role::Shadow } else { self.role(rule.role) }, adjusted)
     }
 
     /// Returns the role to send to the store.
@@ -217,7 +241,7 @@ impl<'a> Plan<'a> {
         for rule_limit in &rule.limits {
             let LimitConfig { allowance, failure_mode, options, .. } = &*rule_limit.config;
             // Every option takes effect somewhere: mostly here.
-            let RuleOptions { cost, give_back, penalty, lease, durable, usage, enforce } = options;
+            let RuleOptions { cost, give_back, penalty, lease, durable, usage, enforce: _ } = options;
             let Allowance::Limited(limit) = *allowance else { continue };
             if is_replaced(rule_limit.name(), matched) {
                 continue;
@@ -244,13 +268,8 @@ impl<'a> Plan<'a> {
             });
             let penalty = penalty.map(|penalty| Penalized { key: key.of_penalty(&penalty), penalty });
             let holder = if limit.algorithm().has_holders() { holder(&descriptor.entries) } else { 0 };
-            let is_enforced =
-                |share: Share| share.has(rule, &rule_limit.config, (&request.domain, &descriptor.entries));
-            let own_role = match enforce {
-                Some(share) if !is_enforced(*share) => Role::Shadow,
-                _ => self.options.role(rule.role),
-            };
-            let role = role_of(own_role, adjusted);
+            let of_key = Some((&*request.domain, &*descriptor.entries));
+            let role = self.options.role_of_limit(rule, &rule_limit.config, of_key, adjusted);
             // A changed limit may allow fewer hits than the rule's lease takes.
             let lease = if adjusted.number.is_some() { lease.and_then(|lease| lease.within(&limit)) } else { *lease };
             let check = Check {

@@ -1,5 +1,7 @@
 //! `/rules`: the limits in force, with their counts over all instances.
 
+use std::collections::HashSet;
+use std::path::Path;
 use std::sync::Arc;
 
 use axum::extract::{RawQuery, State};
@@ -9,18 +11,26 @@ use axum::{Extension, Json};
 use serde::Serialize;
 use tokio::task::spawn_blocking;
 
-use super::data::{Filter, LimitLine, Listing, Sort, Wanted};
+use super::data::{Filter, LimitLine, Listing, MOST, Sort, Wanted};
 use super::{HEADERS, Shown};
 use crate::engine::rules::FailureMode;
-use crate::http::admin::{Refusal, failed, refuse, scope};
+use crate::http::admin::{Refusal, failed, refuse};
 use crate::http::client::Client;
+use crate::http::query::Query;
 use crate::observe::history::Minute;
 use crate::observe::redaction::Values;
+use crate::proposal::Reading;
 use crate::store::Store;
-use crate::survey::{self, Counts, Instances, LimitsQuestion, Scope};
+use crate::survey::{self, Counts, Instances, LimitsPart, LimitsQuestion, Parts, Scope};
+
+/// Default number of limits on a page.
+const LIMITS: usize = 100;
 
 /// Number of limits that each instance counts, beside those of a page.
 const BUSIEST: usize = 512;
+
+/// How often the limits of a page are asked for: a filter may drop some of them, for others.
+const ROUNDS: usize = 4;
 
 /// A page of the limits.
 #[derive(Serialize)]
@@ -36,7 +46,8 @@ struct One {
     instances: Instances,
     #[serde(flatten)]
     limit: LimitLine,
-    /// The text at the rule's line of its file; `None` if the file cannot be read, or the client may not see values.
+    /// The text at the rule's line of its file as it is now; `None` if the file cannot be read, if a management server
+    /// has sent the rule, or if the client may not see values.
     yaml: Option<String>,
     /// The last hour by minutes; those without requests are left out.
     hour: Vec<Minute>,
@@ -48,7 +59,7 @@ pub(super) async fn answer<S: Store>(
     State(shown): State<Arc<Shown<S>>>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refusal> {
-    let (wanted, scope) = wanted(&query.unwrap_or_default())?;
+    let (wanted, scope) = wanted(query.as_deref())?;
     let (listing, instances) = shown.listing(wanted, scope).await?;
     Ok((HEADERS, Json(Answer { instances, listing })).into_response())
 }
@@ -59,15 +70,8 @@ pub(super) async fn one<S: Store>(
     Extension(client): Extension<Client>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refusal> {
-    let (mut domain, mut rule, mut asked) = (String::new(), String::new(), Scope::Fleet);
-    for (key, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
-        match &*key {
-            "domain" => domain = value.into_owned(),
-            "rule" => rule = value.into_owned(),
-            "instance" => asked = scope(&value)?,
-            _ => return Err(refuse(StatusCode::BAD_REQUEST, "the parameters are domain, rule and instance")),
-        }
-    }
+    let query = Query::read(query.as_deref(), &["domain", "rule", "instance"])?;
+    let (domain, rule, asked) = (query.owned("domain"), query.owned("rule"), query.scope()?);
     let name = (domain.clone(), rule.clone());
     let question = LimitsQuestion { named: vec![name.clone()], hour: true, ..LimitsQuestion::default() };
     let (mut counts, instances) = shown.counts(question, asked).await;
@@ -79,7 +83,8 @@ pub(super) async fn one<S: Store>(
     };
     // The file has values of descriptors as they are.
     let at = limit.at.clone().filter(|_| matches!(shown.admin.values(&client), Values::Plain));
-    let yaml = spawn_blocking(move || yaml(&at?)).await.map_err(failed)?;
+    let reading = shown.admin.rules_reading().clone();
+    let yaml = spawn_blocking(move || yaml(&reading, &at?)).await.map_err(failed)?;
     Ok((HEADERS, Json(One { instances, limit, yaml, hour })).into_response())
 }
 
@@ -87,10 +92,10 @@ pub(super) async fn one<S: Store>(
 const MOST_LINES: usize = 60;
 
 /// Returns the text of the rule that begins at this line of its file: the lines that are indented further.
-fn yaml(at: &str) -> Option<String> {
+fn yaml(reading: &Reading, at: &str) -> Option<String> {
     let (file, line) = at.rsplit_once(':')?;
     let first = line.parse::<usize>().ok()?.checked_sub(1)?;
-    let text = std::fs::read_to_string(file).ok()?;
+    let text = String::from_utf8(reading.text(Path::new(file))?).ok()?;
     let indent = |line: &str| line.len() - line.trim_start().len();
     let mut lines = text.lines().skip(first);
     let begin = lines.next()?;
@@ -101,78 +106,79 @@ fn yaml(at: &str) -> Option<String> {
 }
 
 /// Parses the filter, order and page of a query, and who is asked.
-fn wanted(query: &str) -> Result<(Wanted, Scope), Refusal> {
-    let (mut wanted, mut asked) = (Wanted { limit: 100, ..Wanted::default() }, Scope::Fleet);
-    for (key, value) in form_urlencoded::parse(query.as_bytes()) {
-        let wrong = |right: &str| {
-            let reason = format!("{key}={value} in the query of /rules: {right}");
-            refuse(StatusCode::BAD_REQUEST, reason)
-        };
-        let number = || value.parse().map_err(|_| wrong("write a whole number"));
-        match &*key {
-            "domain" => wanted.domain = Some(value.into_owned()),
-            "search" => wanted.search = value.into_owned(),
-            "failure_mode" if FailureMode::ALL.iter().any(|mode| mode.name() == value) => {
-                wanted.failure_mode = Some(value.into_owned());
-            }
-            "failure_mode" => return Err(wrong("write open, closed, local or error")),
-            "filter" => {
-                let filter = Filter::ALL.into_iter().find(|filter| filter.name() == value);
-                let names = Filter::ALL.map(Filter::name).join(", ");
-                wanted.filter = Some(filter.ok_or_else(|| wrong(&format!("write one of {names}")))?);
-            }
-            "sort" => {
-                let sort = Sort::ALL.into_iter().find(|sort| sort.name() == value);
-                let names = Sort::ALL.map(Sort::name).join(", ");
-                wanted.sort = sort.ok_or_else(|| wrong(&format!("write one of {names}")))?;
-            }
-            "offset" => wanted.offset = number()?,
-            "limit" => wanted.limit = number()?,
-            "instance" => asked = scope(&value)?,
-            _ => {
-                return Err(wrong("write domain, search, failure_mode, filter, sort, offset, limit or instance"));
-            }
-        }
-    }
-    Ok((wanted, asked))
+fn wanted(query: Option<&str>) -> Result<(Wanted, Scope), Refusal> {
+    let names = ["domain", "search", "failure_mode", "filter", "sort", "reverse", "offset", "limit", "instance"];
+    let query = Query::read(query, &names)?;
+    let mode = query.one_of("failure_mode", &FailureMode::ALL, FailureMode::name)?;
+    let wanted = Wanted {
+        domain: query.text("domain").map(str::to_owned),
+        label: None,
+        search: query.owned("search"),
+        failure_mode: mode.map(FailureMode::name),
+        filter: query.one_of("filter", &Filter::ALL, Filter::name)?,
+        sort: query.one_of("sort", &Sort::ALL, Sort::name)?.unwrap_or_default(),
+        reverse: query.flag("reverse")?,
+        offset: query.number("offset", 0..=u32::MAX as usize)?.unwrap_or(0),
+        limit: query.number("limit", 0..=MOST)?.unwrap_or(LIMITS),
+    };
+    Ok((wanted, query.scope()?))
 }
 
 impl<S: Store> Shown<S> {
-    /// Lists limits with their counts over all instances. Those of the busiest limits decide the order; those of the
-    /// others on the page are asked for afterwards.
-    pub(super) async fn listing(&self, wanted: Wanted, scope: Scope) -> Result<(Listing, Instances), Refusal> {
-        let needs_counts = wanted.sort != Sort::Rules || wanted.filter.is_some();
-        let busiest = LimitsQuestion { busiest: BUSIEST, ..LimitsQuestion::default() };
-        let first = if needs_counts { self.counts(busiest, scope).await.0 } else { Counts::new() };
-        let listing = self.list(wanted.clone(), first.clone()).await?;
-        let name = |line: &LimitLine| (line.domain.clone(), line.rule.clone());
-        let named = listing.limits.iter().map(name).collect();
-        let (counts, instances) = self.counts(LimitsQuestion { named, ..LimitsQuestion::default() }, scope).await;
-        // The order stays that of the first answer.
-        let mut all = first;
-        all.extend(counts);
-        Ok((self.list(wanted, all).await?, instances))
+    /// Lists limits with their counts over all instances. If counts decide which limits are on the page, the busiest
+    /// limits are asked for first. Then those on the page are, until all of it is known or [`ROUNDS`] are over.
+    async fn listing(&self, wanted: Wanted, scope: Scope) -> Result<(Listing, Instances), Refusal> {
+        let mut known = Counts::new();
+        let mut instances = None;
+        if wanted.sort.needs_counts() || wanted.filter.is_some() {
+            let question = LimitsQuestion { busiest: BUSIEST, ..LimitsQuestion::default() };
+            let (busiest, answered) = self.counts(question, scope).await;
+            known = busiest;
+            // Then no instance has counts of others.
+            if self.admin.limiter().snapshot().rules.limits().count() <= BUSIEST && answered.shortened == 0 {
+                return Ok((self.list(wanted, known).await?, answered));
+            }
+            instances = Some(answered);
+        }
+        let mut asked_for = HashSet::new();
+        for _ in 0..ROUNDS {
+            let listing = self.list(wanted.clone(), known.clone()).await?;
+            let named = listing.limits.iter().map(|line| (line.domain.clone(), line.rule.clone()));
+            let named: Vec<_> = named.filter(|name| asked_for.insert(name.clone())).collect();
+            if named.is_empty()
+                && let Some(instances) = instances
+            {
+                return Ok((listing, instances));
+            }
+            let question = LimitsQuestion { named, ..LimitsQuestion::default() };
+            let (counts, answered) = self.counts(question, scope).await;
+            known.extend(counts);
+            instances = Some(answered);
+            // The order is that of the first answer, so the same limits are on the page.
+            if wanted.filter.is_none() {
+                break;
+            }
+        }
+        Ok((self.list(wanted, known).await?, instances.unwrap_or_default()))
     }
 
     /// Returns the counts that a question asks for.
     async fn counts(&self, question: LimitsQuestion, scope: Scope) -> (Counts, Instances) {
-        match self.admin.survey().ask(question, scope).await {
-            Some(parts) => {
-                let instances = parts.instances.clone();
-                (survey::merge_limits(parts), instances)
-            }
-            None => (Counts::new(), Instances::default()),
-        }
+        let merge = |parts: Parts<LimitsPart>| {
+            let instances = parts.instances.clone();
+            (survey::merge_limits(parts), instances)
+        };
+        self.admin.survey().ask(question, scope, merge).await.unwrap_or_default()
     }
 
     /// Lists limits with these counts.
-    async fn list(&self, wanted: Wanted, counts: Counts) -> Result<Listing, Refusal> {
+    pub(super) async fn list(&self, wanted: Wanted, counts: Counts) -> Result<Listing, Refusal> {
         // The work goes on if the client leaves.
-        let turn = Arc::clone(&self.looking).acquire_owned().await.map_err(failed)?;
-        let (snapshot, metrics) = (self.admin.limiter().snapshot(), Arc::clone(&self.metrics));
+        let turn = Arc::clone(&self.listing).acquire_owned().await.map_err(failed)?;
+        let (limiter, metrics) = (self.admin.limiter(), Arc::clone(&self.metrics));
         let listing = spawn_blocking(move || {
             let _turn = turn;
-            Listing::new(&snapshot, &metrics, &counts, &wanted)
+            Listing::new((&limiter.snapshot(), limiter.plan_options()), &metrics, &counts, &wanted)
         });
         listing.await.map_err(failed)
     }
@@ -181,15 +187,24 @@ impl<S: Store> Shown<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proposal::Files;
+    use crate::sources::files::load::LoadOptions;
 
     #[test]
     fn the_text_of_a_rule_ends_where_the_next_begins() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let text = "domain: shop\ndescriptors:\n  - key: user\n    rate_limit:\n      unit: day\n\n  - key: path\n";
         std::fs::write(file.path(), text).unwrap();
-        let at = |line: usize| yaml(&format!("{}:{line}", file.path().display()));
+        let read = |at: &str, files: Files| yaml(&Reading { options: LoadOptions::default(), files }, at);
+        let on_disk = || Files::OnDisk(Arc::default());
+        let at = |line: usize| read(&format!("{}:{line}", file.path().display()), on_disk());
         assert_eq!(at(3).as_deref(), Some("- key: user\n  rate_limit:\n    unit: day"));
         assert_eq!(at(7).as_deref(), Some("- key: path"));
-        assert_eq!((at(0), at(99), yaml("nowhere:1"), yaml("nothing")), (None, None, None, None));
+        assert_eq!((at(0), at(99)), (None, None));
+        assert_eq!((read("nowhere:1", on_disk()), read("nothing", on_disk())), (None, None));
+        // What a management server names like a file is none.
+        assert_eq!(read(&format!("{}:3", file.path().display()), Files::None), None);
+        file.as_file().set_len(5 << 20).unwrap();
+        assert_eq!(at(3), None, "no rules file is that long");
     }
 }

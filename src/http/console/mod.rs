@@ -13,7 +13,6 @@ mod log;
 mod overview;
 
 use std::collections::HashMap;
-use std::fmt::Display;
 use std::io::Read as _;
 use std::sync::Arc;
 
@@ -34,6 +33,7 @@ use super::admin::{Admin, Refusal, failed, refuse};
 use super::client::{Client, Standing};
 use super::gate::{Gate, pass};
 use super::metrics::takes_gzip;
+use super::query::Query;
 use crate::engine::descriptor::Entry;
 use crate::http::console::data::{Completion, RedisHistory};
 use crate::metrics::Metrics;
@@ -159,8 +159,10 @@ struct Shown<S> {
     metrics: Arc<Metrics>,
     health: watch::Receiver<Health>,
     watchers: Watchers,
-    /// Admits one inspection at a time: inspecting Redis opens connections, and listing rules takes CPU time.
-    looking: Arc<Semaphore>,
+    /// Admits one list of rules at a time, which takes CPU time.
+    listing: Arc<Semaphore>,
+    /// Admits one inspection of Redis at a time, which opens connections and may wait for each.
+    inspecting: Semaphore,
 }
 
 pub(super) fn router<S: Store>(
@@ -169,8 +171,8 @@ pub(super) fn router<S: Store>(
     console: Console,
     (metrics, health): (Arc<Metrics>, watch::Receiver<Health>),
 ) -> Router {
-    let (watchers, looking) = (Watchers::new(), Arc::new(Semaphore::new(1)));
-    let shown = Arc::new(Shown { admin, console, metrics, health, watchers, looking });
+    let (watchers, listing, inspecting) = (Watchers::new(), Arc::new(Semaphore::new(1)), Semaphore::new(1));
+    let shown = Arc::new(Shown { admin, console, metrics, health, watchers, listing, inspecting });
     let router = Router::new()
         .route("/console/live", get(live::<S>))
         .route("/console/entries", get(entries::<S>))
@@ -229,17 +231,11 @@ struct Next<'a> {
 /// Handles `GET /console/entries?domain=shop&entries=[{"key":"user","value":"ann"}]&begin=pa`; each parameter is
 /// optional.
 async fn entries<S: Store>(State(shown): State<Arc<Shown<S>>>, RawQuery(query): RawQuery) -> Result<Response, Refusal> {
-    let (mut domain, mut before, mut begin) = (String::new(), Vec::<Entry>::new(), String::new());
-    for (key, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
-        let wrong = |right: &dyn Display| refuse(StatusCode::BAD_REQUEST, format!("{key}={value}: {right}"));
-        match &*key {
-            "domain" => domain = value.into_owned(),
-            "begin" => begin = value.into_owned(),
-            "entries" => before = serde_json::from_str(&value).map_err(|error| wrong(&error))?,
-            _ => return Err(wrong(&"write domain, entries or begin")),
-        }
-    }
-    let turn = Arc::clone(&shown.looking).acquire_owned().await.map_err(failed)?;
+    let query = Query::read(query.as_deref(), &["domain", "entries", "begin"])?;
+    let wrong = |error: serde_json::Error| refuse(StatusCode::BAD_REQUEST, format!("entries: {error}"));
+    let before: Vec<Entry> = query.text("entries").map_or(Ok(Vec::new()), serde_json::from_str).map_err(wrong)?;
+    let (domain, begin) = (query.owned("domain"), query.owned("begin"));
+    let turn = Arc::clone(&shown.listing).acquire_owned().await.map_err(failed)?;
     let snapshot = shown.admin.limiter().snapshot();
     let completion = spawn_blocking(move || {
         let _turn = turn;
@@ -253,7 +249,7 @@ async fn entries<S: Store>(State(shown): State<Arc<Shown<S>>>, RawQuery(query): 
 /// Handles `GET /redis`: the report of `tollgate check --redis`.
 async fn redis<S: Store>(State(shown): State<Arc<Shown<S>>>) -> Result<Response, Refusal> {
     let (config, _) = shown.redis()?;
-    let _turn = shown.looking.acquire().await.map_err(failed)?;
+    let _turn = shown.inspecting.acquire().await.map_err(failed)?;
     let found = examine(config.clone()).await.map_err(|error| refuse(StatusCode::SERVICE_UNAVAILABLE, error))?;
     Ok((HEADERS, Json(found.to_json())).into_response())
 }

@@ -10,12 +10,17 @@ use serde::Serialize;
 
 use super::data::{LimitLine, Sort, Wanted};
 use super::{HEADERS, Shown};
-use crate::http::admin::{Refusal, refuse, scope};
+use crate::http::admin::{Refusal, refuse};
+use crate::http::query::Query;
 use crate::store::Store;
-use crate::survey::{self, Instances, Overview, OverviewQuestion, Scope};
+use crate::survey::{self, Instances, LimitsQuestion, Overview, OverviewPart, OverviewQuestion, Parts};
 
 /// Number of limits shown.
 const LIMITS: usize = 8;
+
+/// Number of limits that each instance counts: a limit may be among the first over all instances without being so at
+/// each.
+const BUSIEST: usize = 16 * LIMITS;
 
 /// The last minutes, with the limits that deny the most.
 #[derive(Serialize)]
@@ -31,20 +36,19 @@ pub(super) async fn answer<S: Store>(
     State(shown): State<Arc<Shown<S>>>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refusal> {
-    let mut asked = Scope::Fleet;
-    for (key, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
-        match &*key {
-            "instance" => asked = scope(&value)?,
-            _ => return Err(refuse(StatusCode::BAD_REQUEST, "the parameter is instance")),
-        }
-    }
-    let wanted = Wanted { sort: Sort::Denials, limit: LIMITS, ..Wanted::default() };
-    let overview = shown.admin.survey().ask(OverviewQuestion::default(), asked);
-    let (overview, listing) = tokio::join!(overview, shown.listing(wanted, asked));
-    let (limits, parts) = (listing?.0.limits, overview);
-    let Some(parts) = parts else {
+    let asked = Query::read(query.as_deref(), &["instance"])?.scope()?;
+    let limits = LimitsQuestion { busiest: BUSIEST, ..LimitsQuestion::default() };
+    let question = OverviewQuestion { limits, ..OverviewQuestion::default() };
+    let merge = |mut parts: Parts<OverviewPart>| {
+        let of_limits = |(id, part): &mut (String, OverviewPart)| (id.clone(), std::mem::take(&mut part.limits));
+        let of_limits = parts.parts.iter_mut().map(of_limits).collect();
+        let counts = survey::merge_limits(Parts { parts: of_limits, instances: Instances::default() });
+        (survey::merge_overview(&parts), counts, parts.instances)
+    };
+    let Some((overview, counts, instances)) = shown.admin.survey().ask(question, asked, merge).await else {
         return Err(refuse(StatusCode::NOT_FOUND, "no history is recorded at this instance"));
     };
-    let overview = survey::merge_overview(&parts);
-    Ok((HEADERS, Json(Answer { instances: parts.instances, overview, limits })).into_response())
+    let wanted = Wanted { sort: Sort::Denials, limit: LIMITS, ..Wanted::default() };
+    let limits = shown.list(wanted, counts).await?.limits;
+    Ok((HEADERS, Json(Answer { instances, overview, limits })).into_response())
 }

@@ -158,6 +158,12 @@ impl History {
         self.number.send_replace(number + 1);
     }
 
+    /// Returns so many of the latest seconds, or all if there are fewer.
+    pub fn last(&self, most: usize) -> Vec<Second> {
+        let kept = self.kept.lock();
+        kept.seconds.range(kept.seconds.len().saturating_sub(most)..).cloned().collect()
+    }
+
     /// Returns the seconds after the one of this number; after 0 returns all kept seconds.
     pub fn after(&self, number: u64) -> Vec<Second> {
         let kept = self.kept.lock();

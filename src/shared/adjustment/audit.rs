@@ -23,8 +23,14 @@ use crate::engine::clock::timestamp;
 use crate::engine::descriptor::Entry;
 use crate::metrics::Metrics;
 
+/// A day.
+pub const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Number of days that a record is kept.
+pub const KEPT_DAYS: u32 = 30;
+
 /// How long a record is kept.
-pub const KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+pub const KEPT: Duration = DAY.saturating_mul(KEPT_DAYS);
 
 /// Most records of changes that are kept.
 pub const MOST_CHANGES: usize = 2_000;

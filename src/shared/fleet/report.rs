@@ -44,6 +44,12 @@ pub struct Line {
     pub uptime_ms: u64,
     /// How long ago it published its state, in milliseconds.
     pub heard_ms: u64,
+    /// Decisions a second in the last fifteen seconds; `None` if it was not asked or did not answer.
+    #[serde(default)]
+    pub decisions_per_s: Option<f64>,
+    /// Its share of the decisions of all that answered; `None` if unknown, or if there were none.
+    #[serde(default)]
+    pub share: Option<f64>,
     /// Whether it answers questions of others.
     #[serde(skip)]
     pub answers: bool,
@@ -60,6 +66,15 @@ impl FleetReport {
         replicas.sort_by(|one, other| one.id.cmp(&other.id));
         let rules_differ_ms = mark(&mut replicas);
         FleetReport { replicas, rules_differ_ms, unavailable }
+    }
+
+    /// Adds the decisions a second of these instances.
+    pub fn add_rates(&mut self, rates: &HashMap<String, f64>) {
+        let all: f64 = rates.values().sum();
+        for line in &mut self.replicas {
+            line.decisions_per_s = rates.get(&line.id).copied();
+            line.share = line.decisions_per_s.filter(|_| all > 0.0).map(|own| own / all);
+        }
     }
 
     /// Returns the number of instances that satisfy a condition.
@@ -92,6 +107,8 @@ impl Line {
             candidates: published.candidates,
             uptime_ms: published.uptime_ms.saturating_add(heard_ms),
             heard_ms,
+            decisions_per_s: None,
+            share: None,
             answers: published.answers,
         }
     }

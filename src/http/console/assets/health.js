@@ -241,7 +241,7 @@ export const health = {
 				)
 			);
 		}
-		const fleet = feed(3000, () => ask('/replicas'), draw);
+		const fleet = feed(3000, () => ask('/replicas?rates=true'), draw);
 		const redis = feed(10000, async () => (inMemory() ? null : ask('/redis')), draw);
 		const past = feed(10000, async () => (inMemory() ? null : ask('/redis/history')), draw);
 		const modes = feed(5000, () => ask('/rules?filter=undecided&sort=requests&limit=50'), draw);

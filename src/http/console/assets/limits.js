@@ -32,48 +32,37 @@ const FILTERS = {
 	unused: ['Never matched', 'Every limit has been matched since the start.'],
 	undecided: ['Undecided', 'No failure mode answers for a limit now: the store decides everything.']
 };
-// Orders of the service. The others sort what is loaded, where that is everything.
-const ORDERS = ['rules', 'denials', 'requests', 'share', 'near'];
-const BY = {
-	rule: row => row.rule,
-	number: row => parseInt(limitText(row.adjusted?.limit ?? row.limit), 10),
-	burst: row => row.burst ?? -1,
-	algorithm: row => row.algorithm ?? '',
-	mode: row => row.failure_mode ?? '',
-	undecided: row => row.rate?.undecided_per_s ?? -1
-};
+// Orders that begin with the first letter; the others begin with the largest number.
+const BY_TEXT = ['rules', 'rule', 'algorithm', 'mode'];
 const words = name => (name ?? NONE).replaceAll('_', ' ');
 
-function columns(all) {
-	const own = id => (all ? id : null);
-	return [
-		{ ...COLUMNS.limit, sort: own('rule') },
-		{ id: 'number', name: 'Number', sort: own('number'), wide: true, cell: number },
-		{ id: 'burst', name: 'Burst', sort: own('burst'), wide: true, num: true, cell: row => exact(row.burst) },
-		{ id: 'algorithm', name: 'Algorithm', sort: own('algorithm'), wide: true, class: 'late', cell: row => words(row.algorithm) },
-		{ id: 'mode', name: 'If Redis is down', sort: own('mode'), wide: true, class: 'late', cell: row => row.failure_mode ?? NONE },
-		{ id: 'place', name: 'Place', sort: 'rules', wide: true, class: 'late', cell: row => filePlace(row.at) },
-		{
-			id: 'requests',
-			name: 'Requests/s',
-			sort: 'requests',
-			num: true,
-			cell: row => (row.rate ? count(row.rate.requests_per_s) : el('span.soft', row.counted ? '0' : 'never'))
-		},
-		{ id: 'share', name: 'Denied', sort: 'share', num: true, cell: deniedShare },
-		{
-			id: 'undecided',
-			name: 'Undecided/s',
-			sort: own('undecided'),
-			wide: true,
-			num: true,
-			class: 'late',
-			cell: ({ rate: now }) =>
-				now?.undecided_per_s ? tag(`▲ ${count(now.undecided_per_s)}`, 'undecided') : el('span.soft', now ? '0' : NONE)
-		},
-		{ id: 'spark', name: '15 min', class: 'sparks', sort: 'denials', cell: limitSpark }
-	];
-}
+const columns = [
+	{ ...COLUMNS.limit, sort: 'rule' },
+	{ id: 'number', name: 'Number', sort: 'number', wide: true, cell: number },
+	{ id: 'burst', name: 'Burst', sort: 'burst', wide: true, num: true, cell: row => exact(row.burst) },
+	{ id: 'algorithm', name: 'Algorithm', sort: 'algorithm', wide: true, class: 'late', cell: row => words(row.algorithm) },
+	{ id: 'mode', name: 'If Redis is down', sort: 'mode', wide: true, class: 'late', cell: row => row.failure_mode ?? NONE },
+	{ id: 'place', name: 'Place', sort: 'rules', wide: true, class: 'late', cell: row => filePlace(row.at) },
+	{
+		id: 'requests',
+		name: 'Requests/s',
+		sort: 'requests',
+		num: true,
+		cell: row => (row.rate ? count(row.rate.requests_per_s) : el('span.soft', row.counted ? '0' : 'never'))
+	},
+	{ id: 'share', name: 'Denied', sort: 'share', num: true, cell: deniedShare },
+	{
+		id: 'undecided',
+		name: 'Undecided/s',
+		sort: 'undecided',
+		wide: true,
+		num: true,
+		class: 'late',
+		cell: ({ rate: now }) =>
+			now?.undecided_per_s ? tag(`▲ ${count(now.undecided_per_s)}`, 'undecided') : el('span.soft', now ? '0' : NONE)
+	},
+	{ id: 'spark', name: '15 min', class: 'sparks', sort: 'denials', cell: limitSpark }
+];
 
 // The path of a rule as a tree: one level a line.
 const tree = path =>
@@ -146,7 +135,7 @@ const limitPanel = (domain, rule) => place => {
 				['Number', number(told)],
 				['Burst', exact(told.burst)],
 				['Algorithm', words(told.algorithm)],
-				['Mode', modeTag(told.role) ?? 'enforced'],
+				['Mode', modeTag(told.role, told.enforce) ?? 'enforced'],
 				['If Redis is down', told.failure_mode ?? NONE],
 				['Place', filePlace(told.at)],
 				['Requests', rate(told.rate?.requests_per_s)],
@@ -195,16 +184,25 @@ export const limits = {
 		);
 		const filters = el('div.segments', { role: 'group', 'aria-label': 'Filter' });
 		const bar = el('div.bar-row', { own: true }, filters, domain, search);
-		let [table, isAll, fresh, asked] = [null, null, true, ''];
+		let [fresh, asked] = [true, ''];
 
 		const question = () => ['q', 'domain', 'filter', 'sort', 'up', 'page'].map(value).join('\n');
 		const order = () => ({ by: value('sort') || 'rules', up: value('sort') ? value('up') === '1' : true });
 		const offset = () => (Number(value('page')) || 0) * PAGE;
 		function onOrder(by) {
 			const now = order();
-			const up = now.by === by ? !now.up : ['rules', 'rule', 'algorithm', 'mode'].includes(by);
+			const up = now.by === by ? !now.up : BY_TEXT.includes(by);
 			change({ sort: by, up: up ? '1' : null });
 		}
+		const table = rows({
+			label: 'Limits',
+			key: row => `${row.domain}\n${row.rule}`,
+			link: row => changed({ in: row.domain, limit: row.rule }),
+			columns,
+			order,
+			onOrder,
+			empty: none
+		});
 		// Changes what is asked: what was answered before no longer stands beside it.
 		function change(others, wait) {
 			replace({ page: null, ...others });
@@ -213,16 +211,10 @@ export const limits = {
 			list.afresh(wait);
 		}
 		function load() {
-			const { by } = order();
-			const sort = ORDERS.includes(by) ? by : 'rules';
-			const wanted = { domain: value('domain'), search: value('q'), filter: value('filter'), sort, offset: offset(), limit: PAGE };
+			const { by: sort, up } = order();
+			const reverse = up !== BY_TEXT.includes(sort) || null;
+			const wanted = { domain: value('domain'), search: value('q'), filter: value('filter'), sort, reverse, offset: offset(), limit: PAGE };
 			return ask(`/rules?${query(wanted)}`);
-		}
-		function sorted(all) {
-			const { by, up } = order();
-			const of = BY[by];
-			if (!of) return up === (by === 'rules') ? all : all.toReversed();
-			return all.toSorted((one, other) => (of(one) < of(other) ? -1 : of(one) > of(other) ? 1 : 0) * (up ? 1 : -1));
 		}
 		function none() {
 			if (!value('q') && !value('domain')) return empty(FILTERS[value('filter')]?.[1] ?? 'No limit matches.');
@@ -242,19 +234,6 @@ export const limits = {
 				)
 			);
 			if (!told) return patch(place, heading('Limits'), bar, state(list));
-			if (!table || isAll !== told.total <= PAGE) {
-				isAll = told.total <= PAGE;
-				const address = row => changed({ in: row.domain, limit: row.rule });
-				table = rows({
-					label: 'Limits',
-					key: row => `${row.domain}\n${row.rule}`,
-					link: address,
-					columns: columns(isAll),
-					order,
-					onOrder,
-					empty: none
-				});
-			}
 			const total = told.domains.reduce((sum, one) => sum + one.limits, 0);
 			patch(
 				domain,
@@ -262,7 +241,7 @@ export const limits = {
 				told.domains.map(one => el('option', { value: one.domain, key: one.domain }, `${one.domain} (${exact(one.limits)})`))
 			);
 			domain.value = value('domain');
-			table.show(sorted(told.limits), { now: fresh });
+			table.show(told.limits, { now: fresh });
 			fresh = false;
 			table.label(plural(told.total, 'limit'));
 			const turn = by => change({ page: offset() / PAGE + by || null });
@@ -286,7 +265,7 @@ export const limits = {
 			const [inside, limit] = [value('in'), value('limit')];
 			if (inside && limit) showPanel(`limit ${inside} ${limit}`, { kind: inside, title: limit }, limitPanel(inside, limit));
 			else hidePanel();
-			table?.again();
+			table.again();
 			// A link or Back has changed the address.
 			if (question() === asked) return;
 			asked = question();

@@ -35,9 +35,10 @@ export function state({ answer, error, at }) {
 
 export const isShadow = role => /shadow/.test(role ?? '');
 
-// Marks what does not simply enforce.
-export function modeTag(role) {
+// Marks what does not simply enforce: with `share`, what is enforced for so many of its keys.
+export function modeTag(role, share) {
 	if (isShadow(role)) return tag('◌ shadow', 'shadow');
+	if (share) return tag(`◔ enforced for ${share.replace('%', ' %')} of keys`, 'shadow');
 	return /quota/.test(role ?? '') ? tag('◇ quota') : null;
 }
 
@@ -101,7 +102,7 @@ export function place(at) {
 
 // Columns that several tables have.
 export const COLUMNS = {
-	limit: { id: 'rule', name: 'Limit', cell: row => row.rule, under: row => [row.domain, ' ', modeTag(row.role)] },
+	limit: { id: 'rule', name: 'Limit', cell: row => row.rule, under: row => [row.domain, ' ', modeTag(row.role, row.enforce)] },
 	denied: { id: 'denied', name: 'Denied/s', num: true, cell: row => count(perSecond(row, 'denied')) },
 	hits: { id: 'hits', name: 'Hits/s', num: true, cell: row => count(perSecond(row, 'hits')) },
 	state: { id: 'state', name: 'State', cell: freeIn }

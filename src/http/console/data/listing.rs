@@ -1,9 +1,12 @@
 //! The rules in force, page by page, with their counts.
 
+use std::cmp::Ordering;
+
 use serde::Serialize;
 
-use crate::engine::adjustment::{Effect, LimitName};
+use crate::engine::adjustment::{Applied, LimitName};
 use crate::engine::descriptor::{Role, in_words};
+use crate::engine::plan::PlanOptions;
 use crate::engine::rules::{Allowance, Rule, RuleLimit};
 use crate::limiter::Snapshot;
 use crate::metrics::{Metrics, RuleReading};
@@ -23,11 +26,13 @@ pub struct Wanted {
     /// Only limits whose name or path contains this text, ignoring case.
     pub search: String,
     /// Only limits of this failure mode.
-    pub failure_mode: Option<String>,
+    pub failure_mode: Option<&'static str>,
     /// Only limits in this state.
     pub filter: Option<Filter>,
     /// The order.
     pub sort: Sort,
+    /// Whether the order is reversed.
+    pub reverse: bool,
     /// Number of limits to skip.
     pub offset: usize,
     /// Number of limits to return, at most [`MOST`].
@@ -39,7 +44,7 @@ pub struct Wanted {
 pub enum Filter {
     /// It denies requests now.
     Denying,
-    /// It is in shadow mode, by its rule or by an adjustment.
+    /// It is in shadow mode for all of its keys: by its rule, by an adjustment, or with the whole service.
     Shadow,
     /// An adjustment changes it.
     Adjusted,
@@ -65,12 +70,22 @@ impl Filter {
     }
 }
 
-/// The order of a listing. All but the first put the largest first.
+/// The order of a listing: by a number, the largest first, or by a text, in the order of letters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sort {
     /// As in the files.
     #[default]
     Rules,
+    /// By the name of the limit.
+    Rule,
+    /// By the number in force.
+    Number,
+    /// By the burst of a bucket.
+    Burst,
+    /// By the name of the algorithm.
+    Algorithm,
+    /// By the failure mode.
+    Mode,
     /// By requests denied a second, and then since the start.
     Denials,
     /// By requests a second, and then since the start.
@@ -79,33 +94,61 @@ pub enum Sort {
     Share,
     /// By hits near the limit a second, and then since the start.
     Near,
+    /// By requests a second that the store cannot decide.
+    Undecided,
 }
 
 impl Sort {
     /// All orders.
-    pub const ALL: [Sort; 5] = [Sort::Rules, Sort::Denials, Sort::Requests, Sort::Share, Sort::Near];
+    pub const ALL: [Sort; 11] = [
+        Sort::Rules,
+        Sort::Rule,
+        Sort::Number,
+        Sort::Burst,
+        Sort::Algorithm,
+        Sort::Mode,
+        Sort::Denials,
+        Sort::Requests,
+        Sort::Share,
+        Sort::Near,
+        Sort::Undecided,
+    ];
 
     /// Returns the name in queries.
     pub const fn name(self) -> &'static str {
         match self {
             Sort::Rules => "rules",
+            Sort::Rule => "rule",
+            Sort::Number => "number",
+            Sort::Burst => "burst",
+            Sort::Algorithm => "algorithm",
+            Sort::Mode => "mode",
             Sort::Denials => "denials",
             Sort::Requests => "requests",
             Sort::Share => "share",
             Sort::Near => "near",
+            Sort::Undecided => "undecided",
         }
     }
 
-    /// Returns what ranks a limit with these counts.
-    fn rank(self, counts: &LimitCounts) -> (f64, u64) {
-        let (rate, counted) = (counts.rate.unwrap_or_default(), &counts.counted);
-        match self {
-            Sort::Rules => (0.0, 0),
-            Sort::Denials => (rate.denied_per_s + rate.shadow_per_s, counted.over_limit),
-            Sort::Requests => (rate.requests_per_s, counted.requests),
-            Sort::Share => (denied_share(&rate).unwrap_or_default(), counted.over_limit_requests),
-            Sort::Near => (rate.near_per_s, counted.near_limit),
-        }
+    /// Returns whether the counts of limits decide the order.
+    pub const fn needs_counts(self) -> bool {
+        matches!(self, Sort::Denials | Sort::Requests | Sort::Share | Sort::Near | Sort::Undecided)
+    }
+}
+
+/// What ranks a limit: by the text, and then by the numbers, the largest first.
+#[derive(Default)]
+struct Rank<'s> {
+    text: &'s str,
+    now: f64,
+    since_start: u64,
+}
+
+impl Rank<'_> {
+    fn cmp(&self, other: &Rank<'_>) -> Ordering {
+        let by_numbers = || other.now.total_cmp(&self.now).then(other.since_start.cmp(&self.since_start));
+        self.text.cmp(other.text).then_with(by_numbers)
     }
 }
 
@@ -150,8 +193,10 @@ pub struct LimitLine {
     pub algorithm: Option<&'static str>,
     /// Its answer while the store is unavailable.
     pub failure_mode: &'static str,
-    /// Effect of a denial: `enforced`, `quota` or `shadow`.
+    /// Effect of a denial now: `enforced`, `quota` or `shadow`.
     pub role: &'static str,
+    /// Share of its keys that it is enforced for, if not for all: `5%`. All others are in shadow mode.
+    pub enforce: Option<String>,
     /// The burst of a bucket.
     pub burst: Option<u32>,
     /// What adjustments change.
@@ -191,12 +236,17 @@ pub struct Adjusted {
 impl Listing {
     /// Lists the rules of a snapshot with these counts; a limit without has those of this instance. Takes milliseconds
     /// for a hundred thousand rules.
-    pub fn new(snapshot: &Snapshot, metrics: &Metrics, counts: &Counts, wanted: &Wanted) -> Listing {
+    pub fn new(
+        (snapshot, options): (&Snapshot, &PlanOptions),
+        metrics: &Metrics,
+        counts: &Counts,
+        wanted: &Wanted,
+    ) -> Listing {
         let (rules, search) = (&snapshot.rules, wanted.search.to_lowercase());
         let mut domains: Vec<DomainLine> =
             rules.domain_names().map(|name| DomainLine { domain: name.to_owned(), limits: 0 }).collect();
         domains.sort_by(|one, other| one.domain.cmp(&other.domain));
-        let scene = Scene { snapshot, metrics, counts };
+        let scene = Scene { snapshot, options, metrics, counts };
         let mut found = Vec::new();
         for (rule, limit) in rules.limits() {
             if let Ok(at) = domains.binary_search_by(|line| line.domain.as_str().cmp(&rule.domain)) {
@@ -208,12 +258,13 @@ impl Listing {
             }
         }
         if wanted.sort != Sort::Rules {
-            let rank = |(rule, limit): &(&Rule, &RuleLimit)| wanted.sort.rank(&scene.counts(rule, limit));
-            let mut ranked: Vec<_> = found.into_iter().map(|found| (rank(&found), found)).collect();
-            ranked.sort_by(|((one, one_all), _), ((other, other_all), _)| {
-                other.total_cmp(one).then(other_all.cmp(one_all))
-            });
+            let ranked = found.iter().map(|(rule, limit)| (scene.rank(wanted.sort, rule, limit), (*rule, *limit)));
+            let mut ranked: Vec<_> = ranked.collect();
+            ranked.sort_by(|(one, _), (other, _)| one.cmp(other));
             found = ranked.into_iter().map(|(_, found)| found).collect();
+        }
+        if wanted.reverse {
+            found.reverse();
         }
         let page = found.iter().skip(wanted.offset).take(wanted.limit.min(MOST));
         let limits = page.map(|(rule, limit)| scene.line(rule, limit)).collect();
@@ -224,6 +275,7 @@ impl Listing {
 /// What a listing shows.
 struct Scene<'s> {
     snapshot: &'s Snapshot,
+    options: &'s PlanOptions,
     metrics: &'s Metrics,
     counts: &'s Counts,
 }
@@ -232,7 +284,7 @@ impl Wanted {
     fn has(&self, rule: &Rule, limit: &RuleLimit, search: &str) -> bool {
         let has = |text: &str| search.is_empty() || text.to_lowercase().contains(search);
         self.domain.as_ref().is_none_or(|domain| **domain == *rule.domain)
-            && self.failure_mode.as_ref().is_none_or(|mode| {
+            && self.failure_mode.is_none_or(|mode| {
                 matches!(limit.config.allowance, Allowance::Limited(_)) && mode == limit.config.failure_mode.name()
             })
             && self.label.as_ref().is_none_or(|label| **label == *limit.label)
@@ -249,10 +301,51 @@ impl Scene<'_> {
         })
     }
 
-    fn adjusted(&self, rule: &Rule, limit: &RuleLimit) -> Option<Adjusted> {
+    /// Returns what ranks a limit in this order.
+    fn rank<'r>(&self, sort: Sort, rule: &'r Rule, limit: &'r RuleLimit) -> Rank<'r> {
+        let own = match &limit.config.allowance {
+            Allowance::Limited(limit) => Some(limit),
+            Allowance::Unlimited => None,
+        };
+        let of_text = |text: &'r str| Rank { text, ..Rank::default() };
+        let of_number = |number: Option<u32>| Rank { now: number.map_or(-1.0, f64::from), ..Rank::default() };
+        match sort {
+            Sort::Rules => Rank::default(),
+            Sort::Rule => of_text(&limit.label),
+            Sort::Number => of_number(own.map(|own| match self.applied(rule, limit).number {
+                Some(adjustment) => adjustment.content.effect.limit(own).number(),
+                None => own.number(),
+            })),
+            Sort::Burst => of_number(own.and_then(|own| own.options().burst)),
+            Sort::Algorithm => of_text(own.map_or("", |own| own.algorithm().name())),
+            Sort::Mode => of_text(limit.config.failure_mode.name()),
+            Sort::Denials | Sort::Requests | Sort::Share | Sort::Near | Sort::Undecided => {
+                let LimitCounts { counted, rate, .. } = self.counts(rule, limit);
+                let rate = rate.unwrap_or_default();
+                let (now, since_start) = match sort {
+                    Sort::Denials => (rate.denied_per_s + rate.shadow_per_s, counted.over_limit),
+                    Sort::Requests => (rate.requests_per_s, counted.requests),
+                    Sort::Share => (denied_share(&rate).unwrap_or_default(), counted.over_limit_requests),
+                    Sort::Near => (rate.near_per_s, counted.near_limit),
+                    _ => (rate.undecided_per_s, 0),
+                };
+                Rank { now, since_start, ..Rank::default() }
+            }
+        }
+    }
+
+    fn applied(&self, rule: &Rule, limit: &RuleLimit) -> Applied<'_> {
         let name = LimitName { path: &rule.path, label: &limit.label };
         // Adjustments of single keys are not those of the limit.
-        let applied = self.snapshot.adjustments()?.of(&rule.domain, Some(name), &[]);
+        self.snapshot.adjustments().map(|all| all.of(&rule.domain, Some(name), &[])).unwrap_or_default()
+    }
+
+    fn role(&self, rule: &Rule, limit: &RuleLimit) -> Role {
+        self.options.role_in_force((rule, limit), None, self.applied(rule, limit))
+    }
+
+    fn adjusted(&self, rule: &Rule, limit: &RuleLimit) -> Option<Adjusted> {
+        let applied = self.applied(rule, limit);
         let all: Vec<_> = applied.all().collect();
         let changed = match (&limit.config.allowance, applied.number) {
             (Allowance::Limited(limit), Some(adjustment)) => Some(adjustment.content.effect.limit(limit)),
@@ -268,13 +361,9 @@ impl Scene<'_> {
 
     fn is(&self, filter: Filter, rule: &Rule, limit: &RuleLimit) -> bool {
         let rate = || self.counts(rule, limit).rate.unwrap_or_default();
-        let has_effect = |effect: &Effect| {
-            let shadow = effect.to_string();
-            self.adjusted(rule, limit).is_some_and(|adjusted| adjusted.effects.contains(&shadow))
-        };
         match filter {
             Filter::Denying => rate().denied_per_s > 0.0,
-            Filter::Shadow => rule.role == Role::Shadow && !has_effect(&Effect::Enforce) || has_effect(&Effect::Shadow),
+            Filter::Shadow => self.role(rule, limit) == Role::Shadow,
             Filter::Adjusted => self.adjusted(rule, limit).is_some(),
             Filter::Unused => self.counts(rule, limit).counted.requests == 0,
             Filter::Undecided => rate().undecided_per_s > 0.0,
@@ -291,6 +380,9 @@ impl Scene<'_> {
             None => origin.name.display().to_string(),
         });
         let LimitCounts { counted, rate, spark, .. } = self.counts(rule, limit);
+        let (role, applied) = (self.role(rule, limit), self.applied(rule, limit));
+        let is_changed = applied.role.is_some() || applied.passage.is_some();
+        let share = limit.config.options.enforce.filter(|_| role != Role::Shadow && !is_changed);
         LimitLine {
             domain: rule.domain.to_string(),
             rule: limit.label.to_string(),
@@ -299,7 +391,8 @@ impl Scene<'_> {
             limit: words,
             algorithm,
             failure_mode: limit.config.failure_mode.name(),
-            role: rule.role.name(),
+            role: role.name(),
+            enforce: share.map(|share| share.to_string()),
             burst,
             adjusted: self.adjusted(rule, limit),
             counted: (counted != RuleReading::default()).then_some(counted),

@@ -6,5 +6,5 @@ mod listing;
 mod redis;
 
 pub use completion::{Completion, NextEntry};
-pub use listing::{Filter, LimitLine, Listing, Sort, Wanted};
+pub use listing::{Filter, LimitLine, Listing, MOST, Sort, Wanted};
 pub use redis::{RedisHistory, RedisPast, RedisStep};
