@@ -6,6 +6,8 @@
 pub(crate) mod fleet;
 mod answers;
 mod candidates;
+#[cfg(test)]
+mod chart;
 mod decisions;
 mod duration;
 mod environment;

@@ -50,38 +50,3 @@ pub fn names() -> BTreeSet<String> {
     let variables = command.get_arguments().filter_map(|arg| arg.get_env());
     variables.map(|name| name.to_string_lossy().into_owned()).collect()
 }
-
-#[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    const SCHEMA: &str = include_str!("../../deploy/helm/tollgate/values.schema.json");
-
-    #[test]
-    fn the_schema_of_the_chart_has_every_setting_with_its_type_and_no_other() {
-        let command = Settings::augment_args(Command::new("tollgate"));
-        let entry = |arg: &clap::Arg| {
-            let names: Vec<_> = arg.get_value_names().into_iter().flatten().map(|name| name.as_str()).collect();
-            let is_switch = arg.get_possible_values().iter().any(|value| value.matches("on", true));
-            let kind = match names[..] {
-                _ if is_switch => "switch",
-                ["NUMBER" | "BYTES" | "PORT" | "SECONDS" | "MILLISECONDS"] => "number",
-                ["DURATION"] => "duration",
-                _ => "text",
-            };
-            let variable = arg.get_env().map(|name| name.to_string_lossy().into_owned())?;
-            Some((variable, json!({ "$ref": format!("#/definitions/{kind}") })))
-        };
-        let expected: serde_json::Map<String, Value> = command.get_arguments().filter_map(entry).collect();
-        assert_eq!(expected.len(), names().len());
-        let schema: Value = serde_json::from_str(SCHEMA).unwrap();
-        let properties = schema["properties"]["settings"]["properties"].as_object().unwrap();
-        assert!(
-            *properties == expected,
-            "write into values.schema.json of the chart, properties.settings.properties:\n{:#}",
-            Value::from(expected)
-        );
-    }
-}

@@ -308,3 +308,23 @@ fn a_managed_redis_is_a_matter_of_variables_and_mounted_secrets() {
         assert!(pod["volumes"].as_array().unwrap().iter().any(|volume| volume["name"] == mount["name"]), "{mount}");
     }
 }
+
+#[test]
+fn a_token_switches_the_console_of_the_compose_file_on() {
+    let text = fs::read_to_string("deploy/compose.yaml").unwrap();
+    assert!(text.contains("http://localhost:8080/console") && text.contains("#   ADMIN_TOKEN="), "{text}");
+    let compose = &documents("deploy/compose.yaml")[0];
+    let environment = &compose["services"]["tollgate"]["environment"];
+    // Compose leaves both empty without a token, and an empty variable is unset.
+    assert_eq!(
+        (&environment["ADMIN_API"], &environment["ADMIN_TOKEN"]),
+        (&Value::from("${ADMIN_TOKEN:+true}"), &Value::from("${ADMIN_TOKEN:-}"))
+    );
+    for (on, token) in [("", ""), ("true", "at-least-16-letters")] {
+        let mut check = super::support::tollgate::command();
+        let check =
+            check.args(["check", "--env"]).envs([("RULES", "config/rules"), ("ADMIN_API", on), ("ADMIN_TOKEN", token)]);
+        let said = String::from_utf8(check.output().unwrap().stdout).unwrap();
+        assert!(said.contains("errors: 0, warnings: 0"), "{token}: {said}");
+    }
+}

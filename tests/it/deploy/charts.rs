@@ -16,6 +16,8 @@ use crate::support::tollgate;
 const CHART: &str = "deploy/helm/tollgate";
 /// Helm does not ask a cluster for its version.
 const KUBERNETES: &str = "1.33";
+/// Values with which the chart renders.
+const VALID: [&str; 2] = ["--set", "rules.existingConfigMap=limits,redis.url=r:6379,networkPolicy.enabled=false"];
 const KUSTOMIZATIONS: [&str; 3] =
     ["deploy/kustomize/base", "deploy/kustomize/components/redis", "deploy/kustomize/overlays/production"];
 
@@ -346,10 +348,72 @@ fn values_that_cannot_be_right_are_refused_in_words() {
             ],
             "hashed values need a key: set valuesKey.secret",
         ),
+        (
+            &[VALID[0], VALID[1], "--set", "settings.ADMIN_API=true"],
+            "settings.ADMIN_API needs a token: set admin.secret",
+        ),
+        (&[VALID[0], VALID[1], "--set", "settings.CONSOLE=true"], "settings.CONSOLE needs the admin API and a token"),
+        (&[VALID[0], VALID[1], "--set", "settings.TOP_KEYS_VALUES=hashed"], "set valuesKey.secret"),
+        (&[VALID[0], VALID[1], "--set", "settings.OVERLOAD=refused"], "value must be one of 'failure-mode', 'refuse'"),
     ] {
         let output = run("helm", &[&["template", "edge", CHART, "--kube-version", KUBERNETES], given].concat());
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && error.contains(said), "{given:?}: {error}");
+    }
+}
+
+#[test]
+#[ignore = "needs Helm: make e2e"]
+fn a_setting_reaches_the_pod_as_it_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let set = folder.path().join("values.yaml");
+    let settings = "CONSOLE: false, MEMORY_STORE_SIZE_IN_BYTES: 104857600, WHAT_IF_REQUESTS: 0, NEAR_LIMIT_RATIO: 0.5";
+    fs::write(&set, format!("admin: {{secret: s}}\nsettings: {{{settings}}}\n")).unwrap();
+    let set = ["--values", set.to_str().unwrap()];
+    let arguments = [&["template", "edge", CHART, "--kube-version", KUBERNETES][..], &VALID, &set].concat();
+    let objects = rendered("helm", &arguments);
+    let pod = &object(&objects, "Deployment", "edge-tollgate")["spec"]["template"]["spec"];
+    let variables = pod["containers"][0]["env"].as_array().unwrap();
+    for setting in settings.split(", ") {
+        let (name, value) = setting.split_once(": ").unwrap();
+        let variable = variables.iter().find(|variable| variable["name"] == name).unwrap();
+        assert_eq!(variable["value"], value, "{name}");
+    }
+}
+
+/// Returns the notes of the chart, which Helm prints only with a cluster at hand.
+fn notes(given: &str) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let copied = Command::new("cp").args(["-r", CHART]).arg(folder.path()).status().unwrap();
+    assert!(copied.success());
+    let chart = folder.path().join("tollgate");
+    let text = fs::read_to_string(chart.join("templates/NOTES.txt")).unwrap();
+    let shown = "kind: Notes\nnotes: |\n{{- include \"notes\" . | nindent 2 }}\n";
+    let template = ["{{- define \"notes\" }}", &text, "{{- end }}\n", shown].concat();
+    fs::write(chart.join("templates/notes.yaml"), template).unwrap();
+    let chart = chart.to_str().unwrap();
+    let arguments = ["template", "edge", chart, "--kube-version", KUBERNETES, VALID[0], VALID[1], "--set", given];
+    let objects = rendered("helm", &arguments);
+    objects.iter().find(|object| object["kind"] == "Notes").unwrap()["notes"].as_str().unwrap().to_owned()
+}
+
+#[test]
+#[ignore = "needs Helm: make e2e"]
+fn the_notes_say_how_to_open_the_console_or_how_to_switch_it_on() {
+    const OPEN: &str = "Open the console at http://localhost:8080/console:\n\n  kubectl -n default port-forward \
+                        deployment/edge-tollgate 8080 &\n";
+    let token =
+        |secret: &str| format!("get secret {secret} -o go-template='{{{{index .data \"token\" | base64decode}}}}'\n");
+    for (given, said) in [
+        ("image.tag=", "To switch it on, create a Secret with a\ntoken, and set admin.secret to its name:\n"),
+        ("admin.secret=adm", OPEN),
+        ("admin.secret=adm", &token("adm")),
+        ("admin.reader.secret=read", &token("read")),
+        ("admin.tokens.secret=named", OPEN),
+        ("admin.secret=adm,admin.console=false", "The console is off: set admin.console to true.\n"),
+    ] {
+        let notes = notes(given);
+        assert!(notes.contains(said), "{given}: {notes}");
     }
 }
 

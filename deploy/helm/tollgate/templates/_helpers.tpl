@@ -25,6 +25,11 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- with .Values.image.digest }}@{{ . }}{{ end }}
 {{- end }}
 
+{{/* Not empty if the value switches something on. */}}
+{{- define "tollgate.isOn" -}}
+{{- if has (lower (toString .)) (list "true" "t" "1" "yes" "y" "on") }}on{{ end }}
+{{- end }}
+
 {{/* Rejects values that cannot work, and says what to change. */}}
 {{- define "tollgate.check" -}}
 {{- $rules := .Values.rules }}
@@ -52,10 +57,21 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if and .Values.candidates.files .Values.candidates.existingConfigMap }}
 {{- fail "set only one source of candidates: candidates.files or candidates.existingConfigMap" }}
 {{- end }}
-{{- $log := .Values.decisionLog }}
-{{- $hashed := or (and (ne $log.to "off") (eq $log.values "hashed")) (eq .Values.topKeys.values "hashed") }}
-{{- if and $hashed (not .Values.valuesKey.secret) }}
+{{- /* What the service would refuse at its start. It also gets the variables of env. */}}
+{{- $settings := include "tollgate.settings" . | fromYaml }}
+{{- $given := keys $settings }}
+{{- range .Values.env }}{{ $given = append $given .name }}{{ end }}
+{{- $hashed := or (and (ne (default "off" $settings.DECISION_LOG) "off") (eq (lower (default "" $settings.DECISION_LOG_VALUES)) "hashed")) (eq (lower (default "" $settings.TOP_KEYS_VALUES)) "hashed") }}
+{{- if and $hashed (not .Values.valuesKey.secret) (not (has "VALUES_KEY" $given)) (not (has "VALUES_KEY_FILE" $given)) }}
 {{- fail "hashed values need a key: set valuesKey.secret" }}
+{{- end }}
+{{- $admin := include "tollgate.isOn" $settings.ADMIN_API }}
+{{- $token := or .Values.admin.secret .Values.admin.reader.secret (has "ADMIN_TOKEN" $given) (has "ADMIN_READ_TOKEN" $given) (has "ADMIN_TOKENS_FILE" $given) }}
+{{- if and $admin (not $token) }}
+{{- fail "settings.ADMIN_API needs a token: set admin.secret, which switches it on" }}
+{{- end }}
+{{- if and (not $admin) (not (has "ADMIN_API" $given)) (include "tollgate.isOn" .Values.settings.CONSOLE) }}
+{{- fail "settings.CONSOLE needs the admin API and a token: set admin.secret, which switches both on" }}
 {{- end }}
 {{- if and (not .Values.redis.url) (or .Values.autoscaling.enabled (gt (int .Values.replicaCount) 1)) }}
 {{- fail "without redis.url each instance counts on its own: set it, or replicaCount: 1" }}
@@ -143,7 +159,14 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 {{- if not .Values.topKeys.enabled }}{{ $_ := set $all "TOP_KEYS" false }}{{ end }}
 {{- if ne .Values.topKeys.values "plain" }}{{ $_ := set $all "TOP_KEYS_VALUES" .Values.topKeys.values }}{{ end }}
-{{- toYaml (merge (deepCopy .Values.settings) $all) }}
+{{- /* `merge` would replace a value of false or 0. */}}
+{{- range $name, $value := .Values.settings }}{{ $_ := set $all $name $value }}{{ end }}
+{{- range $name, $value := $all }}
+{{- /* Helm prints large numbers of a file as 1.048576e+08. */}}
+{{- $is_whole := and (kindIs "float64" $value) (eq (toString $value) (toString (floor $value))) }}
+{{- $_ := set $all $name (ternary (printf "%.0f" (float64 $value)) (toString $value) $is_whole) }}
+{{- end }}
+{{- toYaml $all }}
 {{- end }}
 
 {{/* Secrets that can only be passed as variables. */}}
