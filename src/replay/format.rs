@@ -85,6 +85,13 @@ impl Format {
     }
 }
 
+/// Returns whether a log that starts with these bytes is one JSON array of objects. A line of Envoy's text starts with
+/// a bracket as well, but with a time behind it.
+pub(super) fn is_array(begin: &[u8]) -> bool {
+    let Some(rest) = begin.trim_ascii_start().strip_prefix(b"[") else { return false };
+    rest.trim_ascii_start().starts_with(b"{")
+}
+
 /// Returns the value; `None` if it is missing.
 pub(super) fn present<'l>(value: impl Into<Cow<'l, str>>) -> Option<Cow<'l, str>> {
     Some(value.into()).filter(|value| !value.is_empty() && value != MISSING)

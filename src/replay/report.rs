@@ -45,6 +45,9 @@ pub struct Report {
     pub against: Option<Against>,
     /// Suggestions of other numbers.
     pub suggestions: Vec<Suggestion>,
+    /// Why there is no suggestion, although one was requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_suggestion: Option<&'static str>,
 }
 
 /// The decisions of other rules, as far as they differ.
@@ -77,6 +80,7 @@ impl Report {
             limits,
             against: None,
             suggestions: Vec::new(),
+            no_suggestion: None,
         }
     }
 
@@ -100,6 +104,10 @@ impl Report {
     #[must_use]
     pub fn suggesting(mut self, search: &Search<'_>) -> Report {
         self.suggestions = search.suggestions();
+        self.no_suggestion = self.suggestions.is_empty().then_some(match self.log.lines {
+            0 => "the log is empty",
+            _ => "no request reaches a limit whose number can be tried",
+        });
         self
     }
 }

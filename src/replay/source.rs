@@ -98,6 +98,12 @@ pub enum ReadError {
         /// The error.
         error: MappingError,
     },
+    /// The log is not text.
+    #[error("{}: is binary: a log is text, plain or compressed with gzip", .0.display())]
+    Binary(PathBuf),
+    /// The log is one JSON array.
+    #[error("{}: is a JSON array: write one object on each line, for example with jq -c '.[]'", .0.display())]
+    Array(PathBuf),
     /// A line is unreadable, and all lines must be readable.
     #[error("{0}")]
     Line(String),
@@ -243,6 +249,12 @@ impl Source {
     fn open(name: PathBuf, mut log: Log, reading: &Reading) -> Result<Source, ReadError> {
         let io = |error| ReadError::Io { log: name.clone(), error };
         let begin = log.fill_buf().map_err(io)?;
+        if begin.contains(&0) {
+            return Err(ReadError::Binary(name));
+        }
+        if reading.format.as_ref().is_none_or(|format| *format == Format::Json) && format::is_array(begin) {
+            return Err(ReadError::Array(name));
+        }
         let format = reading.format.clone().unwrap_or_else(|| Format::detect(&name, begin));
         let is_empty = begin.is_empty();
         let of_format = |error| ReadError::Format { log: name.clone(), error };

@@ -42,13 +42,19 @@ impl Display for Report {
                 writeln!(f, "  {} more limits are left out", against.differences.more_rules)?;
             }
         }
+        if let Some(why) = self.no_suggestion {
+            writeln!(f, "\nno number is suggested: {why}")?;
+        }
         self.suggestions.iter().try_for_each(|suggestion| write!(f, "\n{suggestion}"))
     }
 }
 
 impl Display for Read {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}", counted(self.lines, "line"))?;
+        match self.lines {
+            0 => writeln!(f, "0 lines: the log is empty")?,
+            lines => writeln!(f, "{}", counted(lines, "line"))?,
+        }
         if self.unreadable > 0 {
             writeln!(f, "  {} cannot be read:", self.unreadable)?;
             self.unreadable_first.iter().try_for_each(|line| writeln!(f, "    {line}"))?;

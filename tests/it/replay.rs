@@ -401,3 +401,58 @@ fn a_replay_that_reaches_no_limit_says_what_was_meant() {
         assert!(!said.contains("invalid type") && !said.contains("expected"), "{format}: {said}");
     }
 }
+
+#[test]
+fn a_log_that_is_none_says_what_it_is() {
+    let binary: Vec<u8> = (0..=255).cycle().take(3_000).collect();
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    packed.write_all(&binary).unwrap();
+    let others = "{\"a\": 1, \"b\": [1]}\n".repeat(3);
+    let logs = [
+        ("binary", binary),
+        ("binary.gz", packed.finish().unwrap()),
+        ("array.json", b"[\n  {\"user\": \"ann\"}\n]\n".to_vec()),
+        ("others.json", others.into_bytes()),
+        ("empty", Vec::new()),
+    ];
+    let logs = logs.each_ref().map(|(name, bytes)| (*name, &**bytes));
+    let folder = folder(NEW, &logs);
+    for (log, expected) in [
+        ("binary", "error: binary: is binary: a log is text, plain or compressed with gzip\n"),
+        ("binary.gz", "error: binary.gz: is binary: a log is text, plain or compressed with gzip\n"),
+        ("array.json", "error: array.json: is a JSON array: write one object on each line, for example with jq"),
+    ] {
+        let said = refused(&folder, &["--map", "user=%user%", log]);
+        assert!(said.starts_with(expected), "{log}: {said}");
+    }
+    let output = replay(&folder, &["--map", "user=%user%", "others.json"], None);
+    let (said, error) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert!(said.contains("  3 cannot be read:\n    others.json:1: has no time: --time '%FIELD%' says"), "{said}");
+    assert!(output.status.code() == Some(1) && error.starts_with("error: no line can be read"), "{error}");
+    assert!(printed(&folder, &["empty"]).starts_with("0 lines: the log is empty\n"));
+}
+
+#[test]
+fn a_suggestion_that_cannot_be_made_says_why() {
+    let folder = folder(NEW, &[("a.csv", b"time,user\n2026-01-02T03:04:05Z,ann\n"), ("empty", b"")]);
+    let goal = ["--map", "user=%user%", "--suggest", "deny at most 1 % of users"];
+    for (words, why) in [
+        (
+            &["--rule", "sms", "a.csv"][..],
+            "no number is suggested: no request reaches a limit whose number can be tried",
+        ),
+        (&["empty"], "no number is suggested: the log is empty"),
+    ] {
+        let said = printed(&folder, &[&goal, words].concat());
+        assert!(said.contains(why), "{words:?}: {said}");
+    }
+    assert!(!printed(&folder, &[&goal[..], &["a.csv"]].concat()).contains("no number is suggested"));
+}
+
+#[test]
+fn rules_without_any_rule_are_named_as_the_cause() {
+    let folder = folder("domain: shop\ndescriptors: []\n", &[("a.csv", b"time,user\n2026-01-02T03:04:05Z,ann\n")]);
+    let output = replay(&folder, &["--map", "user=%user%", "a.csv"], None);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("for example: key \"user\": this level has no rules"), "{said}");
+}
