@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, ArgAction, Command};
 
 /// Flag that shows the settings that `--help` leaves out.
@@ -287,6 +288,18 @@ fn overview(tollgate: &Command) -> String {
         text.push('\n');
     }
     text
+}
+
+/// Removes the commands that help hides from what an error suggests.
+pub(super) fn without_hidden(mut error: clap::Error, tollgate: &Command) -> clap::Error {
+    let is_public = |name: &String| !tollgate.find_subcommand(name).is_some_and(Command::is_hide_set);
+    let suggested: Vec<String> = match error.get(ContextKind::SuggestedSubcommand) {
+        Some(ContextValue::Strings(names)) => names.iter().filter(|name| is_public(name)).cloned().collect(),
+        _ => return error,
+    };
+    let suggested = if suggested.is_empty() { ContextValue::None } else { ContextValue::Strings(suggested) };
+    error.insert(ContextKind::SuggestedSubcommand, suggested);
+    error
 }
 
 fn is_hidden(arg: &Arg) -> bool {

@@ -114,6 +114,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let (command, read) = match read {
         Ok(read) => read,
         Err(error) => {
+            let error = help::without_hidden(error, &cli);
             // Clap's own exit would use 2, which means "limited" here.
             let _ = error.print();
             return if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS };

@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use crate::adjustment::Adjustment;
 use crate::algorithm::{Ask, Caller, Verdict};
 use crate::asked::Asked;
 use crate::check::group::{self, Votes};
-use crate::check::{Check, CheckVerdict};
+use crate::check::{Check, CheckVerdict, Occasion};
 use crate::descriptor::Role;
 use crate::rules::Rule;
+use crate::usage::Time;
 
 /// The complete answer to a request.
 #[derive(Debug)]
@@ -477,6 +479,27 @@ impl Limited<'_> {
     /// Returns how much longer a ban lasts, if there is one.
     pub fn banned_ms(&self) -> Option<u64> {
         self.check_verdict()?.banned_ms()
+    }
+
+    /// Returns when a ban began and when it ends, on the store's clock; `None` if there is no ban, or if the answer is
+    /// older than the question.
+    pub fn ban(&self) -> Option<(Time, Time)> {
+        let Answer::Store(verdict) = self.answer else { return None };
+        let until = Time(verdict.at_ms).plus(verdict.banned_ms().filter(|_| verdict.at_ms > 0 && !verdict.is_known)?);
+        let [_, _, ban_ms, _] = self.asked.check.penalized()?.penalty.figures();
+        Some((Time(until.0.saturating_sub(ban_ms)), until))
+    }
+
+    /// Returns the adjustment that lets the request pass this limit.
+    pub fn passed_by(&self) -> Option<&Adjustment> {
+        let recorded = self.asked.check.recorded.as_ref().map(|recorded| recorded.occasion);
+        let is_exempt = self.answer == Answer::Exempt || matches!(recorded, Some(Occasion::Exempt { .. }));
+        self.asked.adjusted.passage.filter(|_| is_exempt)
+    }
+
+    /// Returns the adjustment that blocks the request.
+    pub fn blocked_by(&self) -> Option<&Adjustment> {
+        self.asked.adjusted.passage.filter(|_| self.answer == Answer::Blocked)
     }
 
     fn check_verdict(&self) -> Option<CheckVerdict> {

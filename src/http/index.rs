@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use axum::Router;
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 
@@ -22,7 +22,7 @@ impl Availability {
     /// The reason without administrators' paths.
     pub const NO_ADMIN_API: Availability = Availability::Off("set ADMIN_API=true and an ADMIN_TOKEN to serve it");
     /// The reason with them.
-    pub const NO_CONSOLE: Availability = Availability::Off("CONSOLE is off");
+    pub const NO_CONSOLE: Availability = Availability::Off("CONSOLE is off; set CONSOLE=true to serve it");
 }
 
 /// The parts of the port that settings turn on.
@@ -81,7 +81,14 @@ pub(super) fn router(parts: Parts) -> Router {
             false => (vary, text.clone()).into_response(),
         }
     };
-    Router::new().route("/", get(index))
+    let router = Router::new().route("/", get(index));
+    match parts.console {
+        Availability::On => router,
+        Availability::Off(why) => {
+            let absent = async move || (StatusCode::NOT_FOUND, format!("No console: {why}.\n"));
+            router.route("/console", get(absent))
+        }
+    }
 }
 
 impl Parts {

@@ -6,10 +6,12 @@ use axum::extract::{RawQuery, State};
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 
 use super::admin::{Admin, Refusal, failed, refuse};
+use super::client::Client;
 use super::query::Query;
+use super::usage::missed;
 use crate::engine::adjustment::LimitName;
 use crate::engine::check::StoreError;
 use crate::engine::descriptor::Entry;
@@ -18,8 +20,9 @@ use crate::inspect::running;
 use crate::inspect::{Action, Counter, CounterError, CounterOf};
 use crate::limiter::Snapshot;
 use crate::observe::heavy_hitters::{By, HeavyKey, Pair};
+use crate::observe::redaction::Values;
 use crate::store::Store;
-use crate::survey::{self, Scope, TopQuestion};
+use crate::survey::{self, MergedTop, Scope, TopQuestion};
 
 /// Default number of keys.
 const KEYS: usize = 25;
@@ -39,6 +42,7 @@ pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
 async fn answer<S: Store>(
     State(admin): State<Arc<Admin<S>>>,
     method: Method,
+    Extension(client): Extension<Client>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refusal> {
     if method != Method::GET {
@@ -46,7 +50,10 @@ async fn answer<S: Store>(
     }
     let Wanted { question, keys, reads_counters, scope } = read(query.as_deref())?;
     let (limiter, by) = (admin.limiter(), question.by);
-    let merge = move |parts| survey::merge_top(by, parts, keys);
+    // Labels may contain values of descriptors.
+    let is_shown = matches!(admin.values(&client), Values::Plain);
+    let missed = missed(&limiter, question.domain.as_deref(), question.rule.as_deref()).filter(|_| is_shown);
+    let merge = move |parts| MergedTop { missed, ..survey::merge_top(by, parts, keys) };
     let Some(mut top) = admin.survey().ask(question.for_keys(keys), scope, merge).await else {
         return Err(refuse(StatusCode::NOT_FOUND, "the top keys are not counted: set TOP_KEYS=true"));
     };

@@ -13,6 +13,7 @@ use super::client::Client;
 use super::query::Query;
 use crate::engine::descriptor::Entry;
 use crate::engine::explain;
+use crate::engine::rules::Budget;
 use crate::engine::usage::Time;
 use crate::engine::usage::page::{Owner, Part, Scope};
 use crate::inspect::running;
@@ -48,10 +49,16 @@ async fn answer<S: Store>(
     let Batch { pages, store, now, cursor } = admin.usage().read(&scope, cursor.as_deref()).await?;
     let limiter = admin.limiter();
     let mut answer = UsageAnswer::new(now, store, cursor);
+    answer.missed = missed(&limiter, wanted.domain.as_deref(), wanted.rule.as_deref());
     for page in pages {
         answer.add(page, &wanted, |owner, name| rule(&limiter, owner, name));
     }
     Ok(Json(answer).into_response())
+}
+
+/// Returns how a filter misses the rules in force.
+pub(super) fn missed<S: Store>(limiter: &Limiter<S>, domain: Option<&str>, rule: Option<&str>) -> Option<String> {
+    limiter.snapshot().rules.missed_filter(domain, rule, &mut Budget::new(Budget::PERSON))
 }
 
 /// Returns the name of the limit of a page by the rules in force.

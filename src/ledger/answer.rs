@@ -19,6 +19,9 @@ pub struct UsageAnswer {
     pub damaged: u64,
     /// Cursor for the next request; `None` at the end.
     pub cursor: Option<String>,
+    /// How the domain or the rule of the request misses the rules in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missed: Option<String>,
 }
 
 /// A page and its owner.
@@ -85,7 +88,7 @@ impl Wanted {
 impl UsageAnswer {
     /// Creates an answer without pages.
     pub fn new(now: Time, store: &str, cursor: Option<String>) -> UsageAnswer {
-        UsageAnswer { now, store: store.to_owned(), pages: Vec::new(), damaged: 0, cursor }
+        UsageAnswer { now, store: store.to_owned(), pages: Vec::new(), damaged: 0, cursor, missed: None }
     }
 
     /// Adds the selected records of a page. `rule` returns the label of a limit.

@@ -84,6 +84,7 @@ pub struct Statement {
     now: Option<Time>,
     damaged: u64,
     left_out: u64,
+    missed: Option<String>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -121,6 +122,7 @@ impl Statement {
             now: None,
             damaged: 0,
             left_out: 0,
+            missed: None,
         }
     }
 
@@ -128,6 +130,7 @@ impl Statement {
     pub fn add(&mut self, answer: UsageAnswer) {
         let now = *self.now.get_or_insert(answer.now);
         self.damaged += answer.damaged;
+        self.missed = answer.missed;
         for page in answer.pages {
             let hash = blake3::hash(format!("{} {}", answer.store, page.page).as_bytes());
             let mut short = [0; 16];
@@ -203,6 +206,11 @@ impl Statement {
         self.damaged
     }
 
+    /// Returns how the domain or the rule of the request misses the rules in force.
+    pub fn missed(&self) -> Option<&str> {
+        self.missed.as_deref()
+    }
+
     /// Returns the number of records that are left out because their period is not over.
     pub fn left_out(&self) -> u64 {
         self.left_out
@@ -265,7 +273,7 @@ mod tests {
         };
         let pages = pages.iter().map(page).collect();
         // Noon on 10 January 1970.
-        UsageAnswer { now: Time(228 * HOUR), store: store.to_owned(), pages, damaged: 0, cursor: None }
+        UsageAnswer { now: Time(228 * HOUR), store: store.to_owned(), pages, damaged: 0, cursor: None, missed: None }
     }
 
     #[test]

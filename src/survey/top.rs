@@ -74,6 +74,9 @@ pub struct MergedTop {
     /// Why counters that were requested could not all be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unavailable: Option<String>,
+    /// How the domain or the rule of the question misses the rules in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missed: Option<String>,
 }
 
 /// A key with its counts over all instances.
@@ -153,7 +156,7 @@ pub fn merge(by: By, parts: Parts<TopPart>, wanted: usize) -> MergedTop {
     keys.sort_by_key(|(count, _)| std::cmp::Reverse(*count));
     keys.truncate(wanted);
     let keys = keys.into_iter().map(|(_, key)| key).collect();
-    MergedTop { by, rules: totals.len(), keys, instances, unavailable: None }
+    MergedTop { by, rules: totals.len(), keys, instances, unavailable: None, missed: None }
 }
 
 /// Returns the most hits that a key may have before it gets a count, in 99 of 100 cases.

@@ -97,6 +97,12 @@ pub struct LimitDetails {
     pub shadow: bool,
     /// A name of `DecidedBy`.
     pub decided_by: String,
+    /// ID of the adjustment that lets the request pass this limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub passed_by: Option<String>,
+    /// ID of the adjustment that blocks the request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blocked_by: Option<String>,
 }
 
 impl Details {

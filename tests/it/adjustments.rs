@@ -157,6 +157,11 @@ async fn a_command_scales_limits_at_all_replicas_and_what_it_changes_ends_with_i
         (&["adjust", "block", "--for", "1m", "--why", "x"], "<--domain <DOMAIN>|--all>"),
         (&["adjust", "block", "--all", "--domain", "shop", "--for", "1m", "--why", "x"], "cannot be used with"),
         (&["adjust", "pass", "--domain", "mall", "--for", "1h", "--why", "x"], "the rules have no domain mall"),
+        (&["adjust", "number", "5", "--all", "--for", "1m", "--why", "x"], "change all limits with tollgate scale\n"),
+        (
+            &["adjust", "number", "5", "--domain", "shpo", "--for", "1m", "--why", "x"],
+            "change all limits with tollgate scale; domain \"shpo\": did you mean \"shop\"?\n",
+        ),
         (&["adjust", "shadow", "--domain", "shop", "--rule", "usr", "--for", "1h", "--why", "x"], "has no rule usr"),
         (&["adjust", "end", "INC-2", "--why", "x"], "no adjustment has the id INC-2"),
     ] {

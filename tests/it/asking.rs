@@ -206,3 +206,46 @@ fn a_question_without_an_answer_exits_with_1_and_says_why() {
     let said = refusal(&["ask", "--address", &address, "--domain", "shop", "user=ann", "path=/"], &[]);
     assert!(said.contains("descriptors[0] has 2 entries, more than the 1 that MAX_ENTRIES allows"), "{said}");
 }
+
+#[test]
+fn an_answer_of_an_adjustment_names_it_and_no_wait_of_the_limit() {
+    let rules = "
+domain: shop
+descriptors:
+  - key: user
+    rate_limits:
+      - {name: per-user, unit: minute, requests_per_unit: 3, usage: {by: hour, keep: 40d}}
+      - {name: per-day, unit: day, requests_per_unit: 9}
+  - {key: plain, rate_limit: {name: plain, unit: minute, requests_per_unit: 3}}
+  - {key: billed, rate_limit: {name: billed, unit: minute, requests_per_unit: 3, usage: {by: hour, keep: 40d}}}
+";
+    let token = "a token of some length";
+    let tollgate = Tollgate::start(rules, &["ADMIN_API=true", &format!("ADMIN_TOKEN={token}")]);
+    for (id, effect) in [("no", "block"), ("yes", "pass")] {
+        for key in ["user", "plain", "billed"] {
+            let body = serde_json::json!({
+                "id": format!("{id}-{key}"), "effect": effect, "domain": "shop",
+                "entries": [{"key": key, "value": id}], "who": "ann", "why": "a test", "for": "1h",
+            });
+            let bearer = format!("Bearer {token}");
+            let headers = [("Authorization", &*bearer)];
+            assert_eq!(tollgate.send("POST", "/adjustments", &headers, body.to_string().as_bytes()).0, 201);
+        }
+    }
+    let address = format!("localhost:{}", tollgate.grpc_port);
+    let ask = |words: &[&str]| {
+        let output = run(&[&["ask", "--address", &address, "--domain", "shop"], words].concat(), &[]);
+        (output.status.code(), text(&output.stdout))
+    };
+    for key in ["plain", "billed"] {
+        let blocks = format!("  {key}=no: not checked against the limit {key}: the adjustment no-{key} blocks it\n");
+        let allows = format!("  {key}=yes: not checked against the limit {key}: the adjustment yes-{key} allows it\n");
+        let [no, yes] = ["no", "yes"].map(|value| format!("{key}={value}"));
+        assert_eq!(ask(&[&no]), (Some(2), format!("LIMITED\n{blocks}")));
+        assert_eq!(ask(&["--hits", "0", &no]), (Some(2), format!("one more would be LIMITED\n{blocks}")));
+        assert_eq!(ask(&[&yes]), (Some(0), format!("passed\n{allows}")));
+    }
+    let (_, several) = ask(&["user=no"]);
+    assert!(several.contains("the adjustment no-user blocks it\n") && !several.contains("no requests"), "{several}");
+    assert_eq!(several.matches("the adjustment no-user blocks it").count(), 2, "{several}");
+}

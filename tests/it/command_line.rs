@@ -189,3 +189,14 @@ fn a_terminal_that_wants_colors_gets_them() {
     let mut terminal = Terminal::start(&format!("{} check {}; echo done", tollgate::BINARY, wrong.display()), &[]);
     terminal.wait_for("\u{1b}[31mrefused\u{1b}[0m: 1 error");
 }
+
+#[test]
+fn a_misspelt_command_is_told_from_the_public_ones() {
+    for (given, meant) in [("command-lin", None), ("explan", Some("'explain'")), ("overrid", Some("'overrides'"))] {
+        let output = tollgate::command().arg(given).output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(!said.contains("'command-line'") && meant.is_none_or(|meant| said.contains(meant)), "{said}");
+    }
+    assert!(tollgate::command().arg("command-line").output().unwrap().status.success());
+}

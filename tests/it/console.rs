@@ -410,5 +410,11 @@ fn the_root_lists_the_paths_that_are_served_and_the_start_logs_the_console() {
     }
     let logged = service.must_log("serving the console");
     assert_eq!(logged["console"], format!("http://localhost:{}/console", service.http_port));
-    start(&["CONSOLE=false"]).must_log("no console: CONSOLE is off");
+    let off = start(&["CONSOLE=false"]);
+    off.must_log("no console: CONSOLE is off");
+    for (service, setting) in [(&without, "ADMIN_API=true and an ADMIN_TOKEN"), (&off, "CONSOLE=true")] {
+        let expected = format!("set {setting} to serve it.\n");
+        let (status, body) = service.get("/console");
+        assert!(status == 404 && body.starts_with("No console: ") && body.ends_with(&expected), "{status} {body}");
+    }
 }

@@ -476,3 +476,34 @@ async fn no_control_character_of_an_argument_reaches_the_terminal() {
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ban_is_told_with_when_it_began_and_when_it_ends() {
+    let rules = "
+domain: shop
+descriptors:
+- {key: login, rate_limit: {name: logins, unit: day, requests_per_unit: 1, penalty: {after: 1, within: 1m, ban: 1h}}}
+";
+    let redis = Redis::start();
+    for setting in ["BACKEND_TYPE=memory".to_owned(), format!("REDIS_URL={}", redis.url())] {
+        let service = Tollgate::start(rules, &[&ADMIN[..], &[&*setting]].concat());
+        let before = std::time::SystemTime::now();
+        for _ in 0..3 {
+            service.passes("shop", &[("login", "eve")]).await;
+        }
+        let address = format!("localhost:{}", service.http_port);
+        let words = ["--address", &address, "--domain", "shop", "login=eve"];
+        let (code, text, _) = command(&[("ADMIN_TOKEN", TOKEN)], &words);
+        assert_eq!(code, Some(2));
+        let (_, json) = service.admin("GET", "/explain?domain=shop&login=eve", TOKEN);
+        let state = &json["descriptors"][0]["limits"][0]["state"];
+        let time = |name: &str| humantime::parse_rfc3339(state[name].as_str().unwrap()).unwrap();
+        let (since, until) = (time("banned_since"), time("banned_until"));
+        assert_eq!(until.duration_since(since).unwrap().as_secs(), 60 * 60);
+        let slack = std::time::Duration::from_secs(60);
+        assert!(since + slack > before && since < before + slack, "{state}");
+        let [since, until] = ["banned_since", "banned_until"].map(|name| state[name].as_str().unwrap());
+        assert!(text.contains(&format!(" (since {since}, until {until})")), "{text}");
+        assert!(text.ends_with(&format!("a request would be LIMITED: banned by logins until {until}\n")), "{text}");
+    }
+}

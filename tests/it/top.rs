@@ -140,6 +140,12 @@ async fn the_command_prints_a_table_or_json() {
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(told(&json, "hits").len(), 2);
 
+    // In a pod, a command has the settings of the service.
+    let mut here = tollgate::command();
+    here.args(["top", "--once"]).env("ADMIN_TOKEN", TOKEN).env("PORT", service.http_port.to_string());
+    let said = String::from_utf8(here.output().unwrap().stdout).unwrap();
+    assert!(said.contains("shop/per-user"), "{said}");
+
     let off = start(&["TOP_KEYS=false"]);
     ask(&off).await;
     assert_eq!(top(&off, "").0, 404);
@@ -256,11 +262,31 @@ async fn a_filter_that_matches_nothing_says_what_was_meant() {
     let service = start(&[]);
     ask(&service).await;
     for (words, missed) in [
-        (&["--rule", "per-usr"][..], "rule \"per-usr\" has no hits: did you mean \"per-user\"?\n"),
-        (&["--domain", "shpo"], "domain \"shpo\" has no hits: did you mean \"shop\"?\n"),
+        (&["--rule", "per-usr"][..], "rule \"per-usr\": did you mean \"per-user\"?\n"),
+        (&["--domain", "shpo"], "domain \"shpo\": did you mean \"shop\"?\n"),
     ] {
         let output = command(&service, words);
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!((output.status.code(), &*said), (Some(3), missed));
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_misspelt_filter_says_what_was_meant_before_any_hit_and_a_hidden_name_is_not_told() {
+    let service = start(&["TOP_KEYS_VALUES=hidden", "ADMIN_READ_TOKEN=a token to read with"]);
+    let address = format!("localhost:{}", service.http_port);
+    let told = |words: &[&str], token: &str| {
+        let mut command = tollgate::command();
+        let output = command.args(words).args(["--address", &address]).env("ADMIN_TOKEN", token).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    for name in ["top", "bans"] {
+        let rule = told(&[name, "--rule", "per-usr"], TOKEN);
+        assert_eq!(rule, (Some(3), "rule \"per-usr\": did you mean \"per-user\"?\n".to_owned()), "{name}");
+        let domain = told(&[name, "--domain", "shpo"], TOKEN);
+        assert_eq!(domain, (Some(3), "domain \"shpo\": did you mean \"shop\"?\n".to_owned()), "{name}");
+        let reader = told(&[name, "--rule", "per-usr"], "a token to read with");
+        assert!(!reader.1.contains("per-user"), "{name}: {reader:?}");
+    }
+    assert_eq!(told(&["bans", "--rule", "per-user"], TOKEN), (Some(0), String::new()));
 }

@@ -38,8 +38,16 @@ const BEGINNINGS: usize = 5;
 /// The service to ask, and the administrator's token.
 #[derive(Args)]
 pub(crate) struct Administered {
-    /// Address of the service's HTTP port: HOST:PORT, or a URL such as http://HOST:PORT.
-    #[arg(long, short, value_name = "HOST:PORT", default_value = "http://localhost:8080", value_parser = http_address)]
+    /// Address of the service's HTTP port: HOST:PORT, or a URL such as http://HOST:PORT. Unset: this machine, at PORT
+    /// (default 8080).
+    #[arg(
+        long,
+        short,
+        value_name = "HOST:PORT",
+        default_value_t = this_machine(),
+        hide_default_value = true,
+        value_parser = http_address
+    )]
     pub(crate) address: String,
 
     /// The service's ADMIN_TOKEN or ADMIN_READ_TOKEN.
@@ -131,6 +139,12 @@ impl Administered {
     fn port(&self) -> AdminPort<'_> {
         AdminPort { address: &self.address, token: self.admin_token.as_deref(), timeout: self.timeout }
     }
+}
+
+/// Returns the address of a service on this machine: commands in a pod have the settings of the service.
+fn this_machine() -> String {
+    let port = std::env::var("PORT").ok().and_then(|port| port.parse::<u16>().ok());
+    format!("http://localhost:{}", port.unwrap_or(8080))
 }
 
 /// Returns the address if it can be that of an HTTP port; if not, says what to write instead.

@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::admin_port::Administered;
 use super::top::name;
-use crate::command::output::{Format, RowsOutput, columns, csv, print};
+use crate::command::output::{Format, NOTHING_APPLIES, RowsOutput, columns, csv, errln, print};
 use crate::engine::descriptor;
 use crate::observe::heavy_hitters::HeavyKey;
 
@@ -21,7 +21,8 @@ const KEYS: &str = "100";
 /// minutes. For any other key, use `tollgate counter get`; to lift a ban, use `tollgate counter reset`. Needs
 /// ADMIN_API=true at the service, and a token here.
 ///
-/// Exits with 0 if the keys could be checked, and with 1 if not, for example because Redis is down.
+/// Exits with 0 if the keys could be checked, 3 if the rules have no such domain or rule, and with 1 if there is no
+/// answer, for example because Redis is down.
 #[derive(Args)]
 pub(crate) struct Bans {
     /// Only this domain. Unset: all.
@@ -51,7 +52,7 @@ pub(crate) async fn run(bans: Bans) -> anyhow::Result<ExitCode> {
         bail!("unknown: {why}, so the service cannot read which keys are banned");
     }
     banned.sort_by_key(|key| Reverse(key.banned_ms));
-    print(&match bans.output.format() {
+    let done = print(&match bans.output.format() {
         Format::Json => serde_json::to_string(&banned)? + "\n",
         Format::Csv => csv(&["domain", "rule", "descriptor", "banned_ms"], &banned)?,
         Format::Text if answer.keys.is_empty() => "no key was denied in the last minutes\n".to_owned(),
@@ -59,7 +60,14 @@ pub(crate) async fn run(bans: Bans) -> anyhow::Result<ExitCode> {
             format!("none of the {KEYS} most denied keys is banned (rules: {})\n", answer.rules)
         }
         Format::Text => table(&banned),
-    })
+    })?;
+    match answer.missed {
+        Some(missed) if answer.keys.is_empty() => {
+            errln!("{missed}");
+            Ok(ExitCode::from(NOTHING_APPLIES))
+        }
+        _ => Ok(done),
+    }
 }
 
 /// Returns a line for each key, the longest ban first, below the names of the columns.

@@ -101,13 +101,20 @@ pub(crate) async fn run(top: Top) -> anyhow::Result<ExitCode> {
         Format::Json => serde_json::to_string(&answer)? + "\n",
         Format::Csv => csv(&FIELDS, &answer.keys)?,
     })?;
-    if answer.keys.is_empty()
-        && let Some(missed) = top.service.missed(top.domain.as_deref(), top.rule.as_deref()).await?
-    {
-        errln!("{missed}");
-        return Ok(ExitCode::from(NOTHING_APPLIES));
+    if !answer.keys.is_empty() {
+        return Ok(ExitCode::SUCCESS);
     }
-    Ok(ExitCode::SUCCESS)
+    let missed = match answer.missed {
+        Some(missed) => Some(missed),
+        None => top.service.missed(top.domain.as_deref(), top.rule.as_deref()).await?,
+    };
+    match missed {
+        Some(missed) => {
+            errln!("{missed}");
+            Ok(ExitCode::from(NOTHING_APPLIES))
+        }
+        None => Ok(ExitCode::SUCCESS),
+    }
 }
 
 impl Top {

@@ -11,6 +11,7 @@ use serde_json::json;
 use super::place::Place;
 use crate::command::output::{Format, NOTHING_APPLIES, Output, RowsOutput, csv, print};
 use crate::engine::adjustment::{Id, InForce, Shown, Written};
+use crate::engine::rules::Budget;
 use crate::inspect;
 use crate::limiter::{Limiter, LimiterOptions};
 use crate::metrics::Metrics;
@@ -248,6 +249,15 @@ impl Of {
     async fn begin(self, effect: Written) -> anyhow::Result<ExitCode> {
         let Of { entries, domain, all, rule, lasts, reason: Reason { why, who }, id, output, place } = self;
         let entries = inspect::entries(&entries)?;
+        if effect.number.is_some() && rule.is_none() && entries.is_empty() {
+            let rules = place.rules()?;
+            let missed = rules.missed_filter(domain.as_deref(), None, &mut Budget::new(Budget::PERSON));
+            let missed = missed.map(|missed| format!("; {missed}")).unwrap_or_default();
+            bail!(
+                "a number is for one rule or one descriptor: name it with --domain and --rule NAME or KEY=VALUE, or \
+                 change all limits with tollgate scale{missed}"
+            );
+        }
         let written = Written { id, everything: all, domain, rule, entries, who, why, lasts: Some(lasts), ..effect };
         let shown: Shown = adjustments_of(&place)?.begin(&written, ROLE).await?;
         print(&if output.is_json() { serde_json::to_string(&shown)? + "\n" } else { format!("{shown}\n") })?;

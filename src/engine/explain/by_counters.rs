@@ -10,11 +10,14 @@ impl State {
     /// Returns the state of a limit's counter; `None` if no counter answered.
     pub(super) fn of(limited: &Limited<'_>) -> Option<State> {
         let verdict = limited.verdict()?;
+        let (banned_since, banned_until) = limited.ban().unzip();
         Some(State {
             capacity: limited.asked.check.limit.capacity(),
             remaining: verdict.remaining,
             reset_after_ms: verdict.reset_after_ms,
             banned_ms: limited.banned_ms(),
+            banned_since,
+            banned_until,
             used_up: false,
             next_after_ms: None,
             decided_by: limited.answer.decided_by().name().to_owned(),
@@ -62,7 +65,7 @@ pub(super) fn conclude(decision: &Decision<'_>) -> (Verdict, String) {
         }
         (true, false) if !never.is_empty() => (Verdict::Deny, let_nothing_pass(&never)),
         (true, false) if enforced.is_empty() => (Verdict::Deny, format!("all quotas are used up: {}", names(None))),
-        (true, false) => (Verdict::Deny, format!("used up: {enforced}")),
+        (true, false) => (Verdict::Deny, banned(&full).unwrap_or_else(|| format!("used up: {enforced}"))),
         (true, true) => (Verdict::Pass, format!("allowed only because of SHADOW_MODE, used up: {}", names(None))),
         (false, _) if unavailable => {
             (Verdict::Pass, "the store is unavailable, and the failure modes allow the request".to_owned())
@@ -72,4 +75,16 @@ pub(super) fn conclude(decision: &Decision<'_>) -> (Verdict, String) {
             (Verdict::Pass, format!("the limits that are used up do not deny it on their own: {}", names(None)))
         }
     }
+}
+
+/// Returns the enforced limits that ban the request, each with the end of the ban; `None` if none does. A ban outlasts
+/// what is used up, so it is the reason to tell.
+fn banned(full: &[&Limited<'_>]) -> Option<String> {
+    let banned = full.iter().filter(|limited| limited.role() == Role::Enforced && limited.banned_ms().is_some());
+    let until = |limited: &&&Limited<'_>| {
+        let until = limited.ban().map(|(_, until)| format!(" until {until}")).unwrap_or_default();
+        format!("{}{until}", limited.asked.source.label())
+    };
+    let names: Vec<String> = banned.map(|limited| until(&limited)).collect();
+    (!names.is_empty()).then(|| format!("banned by {}", names.join(", ")))
 }

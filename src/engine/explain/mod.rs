@@ -23,6 +23,7 @@ use crate::decision::Decision;
 use crate::descriptor::{Descriptor, Entry, Override, Request};
 use crate::plan::{MAX_WORK, Names, Plan, PlanOptions, Undecided, Unknown};
 use crate::rules::{Budget, MatchedBy, Miss, Missed, Place, Rules};
+use crate::usage::Time;
 
 pub use parts::{From, Part};
 
@@ -178,6 +179,12 @@ pub struct State {
     pub reset_after_ms: u64,
     /// How much longer a ban lasts.
     pub banned_ms: Option<u64>,
+    /// When a ban began: the denial that caused it, or the latest request that extended it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub banned_since: Option<Time>,
+    /// When a ban ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub banned_until: Option<Time>,
     /// Whether one more hit of each descriptor would be over the limit or banned.
     pub used_up: bool,
     /// If so, the time until one more hit is allowed; `None` if unknown.

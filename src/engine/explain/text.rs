@@ -122,10 +122,13 @@ impl fmt::Display for ExplainedLimit {
 
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let State { capacity, remaining, reset_after_ms, banned_ms, used_up, next_after_ms, decided_by } = self;
+        let State { capacity, remaining, reset_after_ms, banned_ms, used_up, next_after_ms, decided_by, .. } = self;
         write!(f, "{remaining} of {capacity} left")?;
         if let Some(banned_ms) = banned_ms {
             write!(f, ", banned for {}", wait(*banned_ms))?;
+            if let (Some(since), Some(until)) = (self.banned_since, self.banned_until) {
+                write!(f, " (since {since}, until {until})")?;
+            }
         }
         match (used_up, remaining) {
             (true, 0) if *capacity == 0 => f.write_str(", it allows no requests")?,

@@ -46,8 +46,8 @@ impl PlanOptions {
         if self.quota_mode && role == Role::Enforced { Role::Quota } else { role }
     }
 
-    /// Returns what a denial by a limit does now, as pages and commands show it: for one key, which is a domain with the
-    /// entries of a descriptor, or for those of its keys that it is enforced for.
+    /// Returns what a denial by a limit does now, as pages and commands show it: for one key, which is a domain with
+    /// the entries of a descriptor, or for those of its keys that it is enforced for.
     pub fn role_in_force(
         &self,
         (rule, limit): (&Rule, &RuleLimit),

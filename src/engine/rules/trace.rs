@@ -4,6 +4,7 @@
 //! regardless of the number of rules: of a million sibling names, some are not compared.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ptr;
 
@@ -155,6 +156,26 @@ impl Rules {
             miss.words = format!("{lead}: the rules have {}", list(&names, self.domains()));
         }
         miss
+    }
+
+    /// Explains a filter that selects no limit: a domain that the rules do not have, or a label that no limit has, in
+    /// that domain if one is given. `None` if the filter selects a limit.
+    pub fn missed_filter(&self, domain: Option<&str>, label: Option<&str>, budget: &mut Budget) -> Option<String> {
+        if let Some(domain) = domain.filter(|name| self.domain(name).is_none()) {
+            return Some(self.missed_domain(domain, budget).words);
+        }
+        let label = label?;
+        let limits = self.limits().filter(|(rule, _)| domain.is_none_or(|domain| domain == &*rule.domain));
+        let labels: BTreeSet<&str> = limits.map(|(_, limit)| &*limit.label).collect();
+        if labels.contains(label) {
+            return None;
+        }
+        let names = some(labels.iter().copied(), label, budget);
+        let lead = format!("rule {}", quoted(label));
+        Some(match same_letters(label, &names).or_else(|| nearest(label, &names)) {
+            Some(near) => format!("{lead}: did you mean {}?", quoted(near)),
+            None => format!("{lead}: the rules have {}", list(&names, labels.len())),
+        })
     }
 }
 
@@ -549,6 +570,7 @@ fn same_letters<'n>(given: &str, names: &[&'n str]) -> Option<&'n str> {
 fn list(names: &[&str], all: usize) -> String {
     let mut words: Vec<String> = names.iter().take(NAMED).map(|name| quoted(name)).collect();
     match all.saturating_sub(words.len()) {
+        0 if words.is_empty() => words.push("no rules".to_owned()),
         0 => {}
         more if words.is_empty() => words.push(format!("{more} others")),
         more => words.push(format!("and {more} more")),

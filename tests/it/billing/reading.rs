@@ -252,6 +252,15 @@ async fn usage_is_for_those_who_have_a_token_and_know_what_they_ask() {
         assert!(output.status.code() == Some(1) && text(&output.stderr).contains(expected), "{output:?}");
     }
     assert_eq!(printed(usage(&service, &[])), "no usage recorded\n");
+    for (words, meant) in [
+        (["--domain", "shpo"], "domain \"shpo\": did you mean \"shop\"?\n"),
+        (["--rule", "per-usr"], "rule \"per-usr\": did you mean \"per-user\"?\n"),
+        (["--rule", "x"], "rule \"x\": the rules have \"pay\", \"per-user\"\n"),
+    ] {
+        let output = usage(&service, &words);
+        assert_eq!((output.status.code(), &*text(&output.stderr)), (Some(3), meant), "before the first record");
+    }
+    assert_eq!(printed(usage(&service, &["--domain", "shop", "--rule", "pay"])), "no usage recorded\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]

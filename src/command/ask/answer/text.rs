@@ -78,8 +78,25 @@ impl Standing {
     }
 }
 
+/// Returns which adjustment decided instead of the limit; `None` if none did.
+fn adjusted(limit: &LimitDetails) -> Option<String> {
+    match (&limit.blocked_by, &limit.passed_by) {
+        (Some(id), _) => Some(format!("the adjustment {id} blocks it")),
+        (None, Some(id)) => Some(format!("the adjustment {id} allows it")),
+        // An older service does not name it.
+        (None, None) if DecidedBy::named(&limit.decided_by) != Some(DecidedBy::Adjustment) => None,
+        (None, None) if limit.over => Some("an adjustment blocks it".to_owned()),
+        (None, None) => Some("an adjustment allows it".to_owned()),
+    }
+}
+
 /// Returns one limit as a line.
 fn line(limit: &LimitDetails, what: What) -> String {
+    if let Some(adjusted) = adjusted(limit) {
+        // The number of a blocked limit is 0, and its counter was not asked.
+        let name = if limit.name.is_empty() { String::new() } else { format!(" {}", limit.name) };
+        return format!("not checked against the limit{name}: {adjusted}");
+    }
     let mut which = format!("limit of {}", allowance(limit));
     match &*limit.name {
         "" => {}
@@ -92,12 +109,7 @@ fn line(limit: &LimitDetails, what: What) -> String {
     let comma = if state.is_empty() { "" } else { ", " };
     match (DecidedBy::named(&limit.decided_by), Standing::of(limit, what)) {
         (Some(DecidedBy::NotRefunded), _) => format!("not refunded to the {which}: {state}"),
-        (
-            Some(
-                DecidedBy::FailureModeOpen | DecidedBy::FailureModeClosed | DecidedBy::Skipped | DecidedBy::Adjustment,
-            ),
-            _,
-        ) => {
+        (Some(DecidedBy::FailureModeOpen | DecidedBy::FailureModeClosed | DecidedBy::Skipped), _) => {
             format!("not checked against the {which}: {state}")
         }
         (_, Standing::Over) => format!("over the {which}{left}{comma}{state}"),
@@ -111,6 +123,9 @@ fn line(limit: &LimitDetails, what: What) -> String {
 /// Returns several limits as a table, with a row for each.
 fn table(limits: &[LimitDetails], what: What) -> String {
     let row = |limit: &LimitDetails| {
+        if let Some(adjusted) = adjusted(limit) {
+            return [format!("    {}", limit.name), String::new(), limit.algorithm.clone(), String::new(), adjusted];
+        }
         let standing = match (limit.remaining, Standing::of(limit, what)) {
             (None, _) => "",
             (_, Standing::Over) => "over",
@@ -169,11 +184,11 @@ fn without_store(limit: &LimitDetails, what: What) -> Option<&'static str> {
         DecidedBy::NotRefunded => "the store is unavailable and has not confirmed the refund",
         DecidedBy::KnownDenial => "the store is unavailable, and denied this earlier",
         DecidedBy::Skipped => "another limit is known to deny the request",
-        DecidedBy::Adjustment if limit.over => "an adjustment blocks it",
-        DecidedBy::Adjustment => "an adjustment allows it",
-        DecidedBy::Store | DecidedBy::FailureModeError | DecidedBy::UnknownDomain | DecidedBy::UnknownDescriptor => {
-            return None;
-        }
+        DecidedBy::Store
+        | DecidedBy::FailureModeError
+        | DecidedBy::Adjustment
+        | DecidedBy::UnknownDomain
+        | DecidedBy::UnknownDescriptor => return None,
     })
 }
 

@@ -99,6 +99,7 @@ async fn show(show: Show) -> anyhow::Result<ExitCode> {
     let options = StatementOptions { by, from, to, open: show.open, closed_after_ms: CLOSED_AFTER_MS };
     let statement = show.service.usage(&wanted, &options).await?;
     let (damaged, left_out) = (statement.damaged(), statement.left_out());
+    let missed_rules = statement.missed().map(str::to_owned);
     let rows = statement.rows();
     let printed = match show.output.format() {
         _ if show.csv => text::csv(&rows)?,
@@ -111,15 +112,17 @@ async fn show(show: Show) -> anyhow::Result<ExitCode> {
         errln!("{left_out} records of periods that are not over are omitted: --open shows them");
     }
     warn_of_damage(damaged);
-    let all = match rows.is_empty() && left_out == 0 {
-        true => show.service.usage(&Wanted::within(from, to), &options).await?.rows(),
-        false => return Ok(done),
-    };
-    if all.is_empty() {
+    if !rows.is_empty() || left_out > 0 {
         return Ok(done);
     }
+    let all = show.service.usage(&Wanted::within(from, to), &options).await?.rows();
     let names = all.iter().map(|row| (&*row.counter.owner.domain, row.counter.rule.as_deref().unwrap_or_default()));
-    match missed(names, wanted.domain.as_deref(), wanted.rule.as_deref()) {
+    // Without any record, the rules in force say what can be named. Records may also be of removed rules.
+    let missed = match all.is_empty() {
+        true => missed_rules,
+        false => missed(names, wanted.domain.as_deref(), wanted.rule.as_deref()),
+    };
+    match missed {
         Some(missed) => {
             errln!("{missed}");
             Ok(ExitCode::from(NOTHING_APPLIES))
