@@ -2,7 +2,8 @@
 //!
 //! `cargo run --release --example redis_cost -- redis://localhost:6379` uses that Redis, which should have no other
 //! load and no valuable data: usage pages are left behind. With `sizes` only the second table is printed, for counters
-//! that grow with their contents, in a few seconds; with `usage` the tables of `docs/usage.md`.
+//! that grow with their contents, in a few seconds; with `usage` the tables of `docs/usage.md`, and with `fleet` what
+//! heartbeats and an open console cost.
 
 #![allow(clippy::unwrap_used, reason = "it ends where something is not as it should be")]
 
@@ -10,7 +11,7 @@ use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
-use deadpool_redis::redis::{Client, cmd, pipe};
+use deadpool_redis::redis::{Client, Script, Value, cmd, from_redis_value, pipe};
 use tollgate::engine::algorithm::{Algorithm, Ask, Caller, Limit, Options, State};
 use tollgate::engine::check::{Check, Key, Occasion, Origin, Recorded};
 use tollgate::engine::descriptor::Entry;
@@ -46,10 +47,12 @@ async fn main() {
     match std::env::args().nth(2).as_deref() {
         Some("sizes") => by_size(&mut redis).await,
         Some("usage") => by_usage(&mut redis).await,
+        Some("fleet") => by_fleet(&mut redis).await,
         _ => {
             by_algorithm(&mut redis).await;
             by_size(&mut redis).await;
             by_usage(&mut redis).await;
+            by_fleet(&mut redis).await;
         }
     }
 }
@@ -130,6 +133,67 @@ async fn by_usage(redis: &mut MultiplexedConnection) {
         }
         cmd("PEXPIRE").arg(page.key.as_str()).arg(600_000).exec_async(redis).await.unwrap();
         println!("| {period}s | {} | {} |", period.per_page(), memory(redis, &page).await);
+    }
+}
+
+/// Measures the commands of a fleet in a minute, as a share of Redis's core: its heartbeats, and questions of one open
+/// page of the console as `src/shared/fleet/questions.rs` asks them.
+async fn by_fleet(redis: &mut MultiplexedConnection) {
+    const MINUTE: u64 = 60_000;
+    const BEAT_EVERY_MS: u64 = 3_000;
+    const ASK_EVERY_MS: u64 = 5_000;
+    const COLLECT_EVERY_MS: u64 = 100;
+    const QUESTIONS: usize = 3;
+    const ANSWER_BYTES: usize = 4_096;
+    // As long as the texts of real heartbeats.
+    let published = format!(r#"{{"state":"serving","version":"{}","up_ms":1}}"#, "0".repeat(600));
+    let (keys, answer) = ("{redis_cost|fleet}", "a".repeat(ANSWER_BYTES));
+    let [heard, asked] = ["heard", "asked"].map(|name| format!("{keys}|{name}"));
+    let (beat, questions) =
+        (Script::new(include_str!("../lua/fleet.lua")), Script::new(include_str!("../lua/questions.lua")));
+    println!("| instances | heartbeats | with an open page |\n|---|---|---|");
+    for instances in [2, 20, 200] {
+        let look_every_ms = 200 + 200 * instances as u64 / 100;
+        let mut shares = [0.0; 2];
+        for (is_open, share) in [false, true].into_iter().zip(&mut shares) {
+            let mut versions = vec![0_u64; instances];
+            let before = cpu_seconds(redis).await;
+            for now in (0..MINUTE).step_by(100) {
+                let is_time = |every: u64| now / every != (now + 100) / every;
+                for (instance, version) in versions.iter_mut().enumerate().filter(|_| is_time(BEAT_EVERY_MS)) {
+                    let mut call = beat.key(&heard);
+                    call.key(&asked).arg("beat").arg(instance).arg(20_000).arg(200).arg(BEAT_EVERY_MS);
+                    let reply: Vec<Value> = call.arg(*version).arg(&published).invoke_async(redis).await.unwrap();
+                    *version = from_redis_value(reply[2].clone()).unwrap();
+                }
+                if is_open && is_time(ASK_EVERY_MS) {
+                    for question in 0..QUESTIONS {
+                        let (id, answers) = (format!("{now}-{question}"), format!("{keys}|{now}-{question}"));
+                        let call = |command: &str| {
+                            let mut call = questions.key(&asked);
+                            call.key(&answers).arg(command).arg(&id);
+                            call
+                        };
+                        call("ask").arg(7_000).arg(16).arg("overview").invoke_async::<Value>(redis).await.unwrap();
+                        for instance in 1..instances {
+                            call("answer").arg(instance).arg(&answer).invoke_async::<Value>(redis).await.unwrap();
+                        }
+                        // Answers come over a look's interval, and are collected meanwhile.
+                        for _ in 0..look_every_ms / COLLECT_EVERY_MS {
+                            call("collect").arg(instances).invoke_async::<Value>(redis).await.unwrap();
+                        }
+                        call("collect").arg(instances - 1).invoke_async::<Value>(redis).await.unwrap();
+                    }
+                }
+                for _ in (0..instances).filter(|_| is_open && is_time(look_every_ms)) {
+                    let mut call = questions.key(&asked);
+                    call.key(&asked).arg("read").arg("").invoke_async::<Value>(redis).await.unwrap();
+                }
+            }
+            *share = (cpu_seconds(redis).await - before) * 1_000.0 / MINUTE as f64 * 100.0;
+        }
+        println!("| {instances} | {:.2} % | {:.2} % |", shares[0], shares[1]);
+        cmd("DEL").arg(&heard).arg(&asked).exec_async(redis).await.unwrap();
     }
 }
 

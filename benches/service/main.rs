@@ -11,6 +11,7 @@
 //! load        requests of many users, in a closed or open loop, with a check of every answer
 //! fleet       many instances that share a Redis
 //! cluster     a Redis Cluster with several masters
+//! console     the console, closed and open
 //! overload    more requests than can be served (`make bench-overload`)
 //! envoys      the load of several Envoys, which give up late calls
 //! growth      costs by connections, calls, descriptors, rules and TLS (`make bench-growth`)
@@ -32,6 +33,7 @@
 mod bare;
 mod beside_bare;
 mod cluster;
+mod console;
 mod cost;
 mod envoys;
 mod fleet;

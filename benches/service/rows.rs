@@ -14,6 +14,7 @@ use tollgate::store::redis::topology::config::{OnCall, RedisConfig};
 
 use crate::beside_bare;
 use crate::cluster;
+use crate::console;
 use crate::cost::{Cost, median, memory};
 use crate::fleet;
 use crate::headers;
@@ -93,6 +94,7 @@ pub const MEASUREMENTS: &[Measurement] = &[
     Measurement { rows: system_calls::ROWS, measure: system_calls::measure },
     Measurement { rows: idle_connections::ROWS, measure: idle_connections::measure },
     Measurement { rows: overload::ROWS, measure: overload::measure },
+    Measurement { rows: console::ROWS, measure: console::measure },
     Measurement {
         rows: &[
             Row { figure: "cluster of six masters, server CPU per request", target: AtMost(1.15, "x one master") },

@@ -125,9 +125,11 @@ impl<const N: usize> Sampling<N> {
         }
         // A fixed key, so that all instances agree. Clients gain nothing by choosing names that are sampled or not.
         let mut hasher = SipHasher13::new();
+        // In one piece: the hash of many short ones takes three times as long.
+        let mut hashed: SmallVec<[u8; 256]> = SmallVec::new();
         let mut add = |text: &str| {
-            hasher.write(text.as_bytes());
-            hasher.write_u8(0xff);
+            hashed.extend_from_slice(text.as_bytes());
+            hashed.push(0xff);
         };
         add(domain);
         for (level, entry) in entries.iter().enumerate() {
@@ -137,6 +139,7 @@ impl<const N: usize> Sampling<N> {
                 add(&entry.value);
             }
         }
+        hasher.write(&hashed);
         hasher.finish() < bound
     }
 }
