@@ -205,7 +205,7 @@ descriptors:
     };
     let path = ["path".into(), "shadow".into(), Value::Null];
     assert_eq!(of("/rules"), [["per-user".into(), "enforced".into(), "50%".into()], path.clone()]);
-    assert_eq!(of("/rules?filter=shadow"), [path.clone()]);
+    assert_eq!(of("/rules?filter=shadow"), std::slice::from_ref(&path));
 
     let all = [["per-user".into(), "enforced".into(), Value::Null], path.clone()];
     let enforce = r#"{"effect": "enforce", "domain": "shop", "rule": "per-user", "who": "ann", "why": "a test",
