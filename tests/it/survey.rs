@@ -233,6 +233,9 @@ async fn a_limit_that_any_instance_has_used_is_not_called_unused() {
     let settings = ["ADMIN_API=true", "REDIS_TIMEOUT=20s", &url, &token];
     let services = [(); 2].map(|()| Tollgate::start(&rules, &settings));
     meet(&services);
+    ask(&services[1], "k7", "a", 1).await;
+    let unused = told(&services[0], "/rules?filter=unused&search=k7&domain=shop&limit=1");
+    assert_ne!(unused["limits"][0]["rule"], "k7", "it was used a moment ago");
     for rule in 0..530 {
         ask(&services[1], &format!("k{rule}"), "a", 1).await;
     }

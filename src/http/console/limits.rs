@@ -134,8 +134,9 @@ impl<S: Store> Shown<S> {
             let question = LimitsQuestion { busiest: BUSIEST, ..LimitsQuestion::default() };
             let (busiest, answered) = self.counts(question, scope).await;
             known = busiest;
-            // Then no instance has counts of others.
-            if self.admin.limiter().snapshot().rules.limits().count() <= BUSIEST && answered.shortened == 0 {
+            // Then no instance has left any out, but those that were first used some seconds ago.
+            let are_all = known.len() < BUSIEST && answered.shortened == 0;
+            if are_all && wanted.filter != Some(Filter::Unused) {
                 return Ok((self.list(wanted, known).await?, answered));
             }
             instances = Some(answered);

@@ -21,7 +21,7 @@ import {
 	place as filePlace,
 	state
 } from './views.js';
-import { NONE, count, exact, limitText, plural, rate } from './words.js';
+import { NONE, count, exact, plural, rate } from './words.js';
 
 const PAGE = 100;
 const FILTERS = {
