@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex};
 
 use ::tollgate::store::health::Health;
 use serde_json::Value;
-use support::redis::{Redis, free_port};
+use support::free_port;
+use support::redis::Redis;
 use support::tollgate::{self, Tollgate, request};
 use support::{wait_until, wait_until_async};
 

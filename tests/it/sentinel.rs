@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use deadpool_redis::redis::{AsyncConnectionConfig, RedisError};
-use support::redis::{Redis, free_port};
+use support::free_port;
+use support::redis::Redis;
 use support::tollgate::{Tollgate, request};
 use support::{SOON, wait_until, wait_until_async};
 use tempfile::TempDir;

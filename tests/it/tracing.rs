@@ -12,7 +12,8 @@ use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use support::certificates::Authority;
 use support::collector::{Collector, attribute};
 use support::envoy::Envoy;
-use support::redis::{Redis, free_port};
+use support::free_port;
+use support::redis::Redis;
 use support::tollgate::{BINARY, Tollgate, request};
 use support::wait_until;
 

@@ -8,7 +8,8 @@ use regex::Regex;
 use serde_json::Value;
 
 use super::documents;
-use crate::support::redis::{Redis, free_port};
+use crate::support::free_port;
+use crate::support::redis::Redis;
 use crate::support::tollgate::{self, Tollgate, request};
 use crate::support::{wait_until, wait_until_async};
 

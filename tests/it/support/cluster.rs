@@ -165,8 +165,8 @@ impl Cluster {
 /// Returns an address with a free port, whose bus port (10,000 higher) is free as well.
 fn address() -> String {
     loop {
-        let port = super::redis::free_port();
-        if port < 55_000 && TcpListener::bind(("127.0.0.1", port + 10_000)).is_ok() {
+        let port = super::free_port();
+        if TcpListener::bind(("127.0.0.1", port + 10_000)).is_ok() {
             return format!("127.0.0.1:{port}");
         }
     }

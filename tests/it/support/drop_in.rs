@@ -1,9 +1,8 @@
 //! Any server that takes the environment of `envoyproxy/ratelimit`: that, a Tollgate, or another.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -11,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use super::SOON;
 use super::redis::Redis;
+use super::{SOON, free_port};
 
 /// Number of attempts to start a server if a port is taken.
 const TRIES: usize = 3;
@@ -77,7 +76,7 @@ impl DropIn {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        let ports = Ports { http: port(), grpc: port(), debug: port(), prometheus: port() };
+        let ports = Ports { http: free_port(), grpc: free_port(), debug: free_port(), prometheus: free_port() };
         let mut command = (given.command)();
         command.envs(environment(folder.path(), given.redis, ports)).envs(given.settings.iter().cloned());
         command.current_dir(folder.path()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -178,16 +177,4 @@ fn collect(pipe: impl std::io::Read + Send + 'static, output: &Arc<Mutex<String>
             output.push('\n');
         }
     });
-}
-
-/// Returns a free port that this process has not returned before: `envoyproxy/ratelimit` shares ports with other
-/// processes.
-fn port() -> u16 {
-    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
-    loop {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        if GIVEN.lock().unwrap().insert(port) {
-            return port;
-        }
-    }
 }

@@ -55,7 +55,7 @@ impl Management {
     pub async fn replayed(name: &str) -> Management {
         let text = std::fs::read_to_string(format!("tests/xds/exchanges/{name}.txt")).unwrap();
         let play = Arc::new(Play::new(text.lines().map(Entry::of).collect()));
-        let mut management = Management { kind: Kind::Replayed { play, server: None }, port: 0 };
+        let mut management = Management { kind: Kind::Replayed { play, server: None }, port: super::free_port() };
         management.start().await;
         management
     }

@@ -17,11 +17,31 @@ pub mod reference;
 pub mod terminal;
 pub mod tollgate;
 
+use std::collections::BTreeSet;
+use std::net::TcpListener;
+use std::ops::Range;
 use std::process::{Child, Command};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Time limit for anything that should happen soon, on a busy machine.
 pub const SOON: Duration = Duration::from_secs(60);
+
+/// Ports for servers that choose none themselves, or start again: below those that the system gives to outgoing
+/// connections, which could take one before its server does. The bus of a Redis Cluster has a port 10,000 higher.
+const PORTS: Range<u16> = 10_000..22_000;
+
+/// Returns a free port that this process has not returned before: `envoyproxy/ratelimit` shares ports with other
+/// processes.
+pub fn free_port() -> u16 {
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    loop {
+        let port = fastrand::u16(PORTS);
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() && GIVEN.lock().unwrap().insert(port) {
+            return port;
+        }
+    }
+}
 
 /// Waits until `ready` returns true.
 ///

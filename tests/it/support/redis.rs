@@ -9,7 +9,7 @@ use deadpool_redis::redis::{AsyncConnectionConfig, Client, FromRedisValue};
 use tempfile::TempDir;
 
 use super::certificates::{Authority, Pair};
-use super::{signal, wait_until, wait_until_async};
+use super::{free_port, signal, wait_until, wait_until_async};
 
 /// A `redis-server` with a Unix socket in a temporary folder, and a port that was free.
 pub struct Redis {
@@ -225,12 +225,6 @@ fn server() -> Command {
 fn spawn(command: &mut Command) -> Child {
     let server = command.stdout(Stdio::null()).spawn();
     server.unwrap_or_else(|error| panic!("{command:?} ({error}): `make test` installs redis-server"))
-}
-
-/// Returns a free port. Redis cannot choose one itself.
-pub fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
 }
 
 impl Drop for Redis {

@@ -7,7 +7,8 @@ use tempfile::TempDir;
 use tollgate::wire::RateLimitServiceClient;
 use tonic::transport::Channel;
 
-use super::redis::{Redis, free_port};
+use super::free_port;
+use super::redis::Redis;
 use super::wait_until;
 
 /// A running `envoyproxy/ratelimit`.
