@@ -80,7 +80,7 @@ impl Tls {
                 "give the client one that an authority in GRPC_CLIENT_TLS_CACERT has signed"
             }
             HandshakeError::Untrusted(_) => "an authority in GRPC_CLIENT_TLS_CACERT must have signed it",
-            HandshakeError::WrongName(_) => "see GRPC_CLIENT_TLS_SAN",
+            HandshakeError::WrongName(_) | HandshakeError::Nameless(_) => "see GRPC_CLIENT_TLS_SAN",
             HandshakeError::Expired(_) => "give the client a valid certificate",
             HandshakeError::Refused(_) => {
                 "does it trust the authority that signed GRPC_SERVER_TLS_CERT, and ask for a name in that certificate?"

@@ -47,6 +47,8 @@ pub enum HandshakeError {
     Expired(CertificateError),
     /// The certificate has another name.
     WrongName(String),
+    /// The certificate has no names at all.
+    Nameless(String),
     /// The peer rejects our certificate, or requires something that we do not offer.
     Refused(AlertDescription),
     /// Both sides have no version, cipher suite or protocol in common.
@@ -143,7 +145,7 @@ impl HandshakeError {
             HandshakeError::NoCertificate => "no_certificate",
             HandshakeError::Untrusted(_) => "untrusted",
             HandshakeError::Expired(_) => "expired",
-            HandshakeError::WrongName(_) => "wrong_name",
+            HandshakeError::WrongName(_) | HandshakeError::Nameless(_) => "wrong_name",
             HandshakeError::Refused(_) => "refused",
             HandshakeError::NothingInCommon(_) => "nothing_in_common",
             HandshakeError::Broken(_) => "broken",
@@ -182,9 +184,8 @@ impl HandshakeError {
             }
             NotValidForNameContext { expected, presented } if presented.is_empty() => {
                 let kind = if matches!(expected, ServerName::IpAddress(_)) { "IP" } else { "DNS" };
-                HandshakeError::WrongName(format!(
-                    "it has none (no subjectAltName): openssl req -x509 -addext 'subjectAltName={kind}:{}' makes one \
-                     that has this name",
+                HandshakeError::Nameless(format!(
+                    "openssl req -x509 -addext 'subjectAltName={kind}:{}' makes one that has this name",
                     expected.to_str()
                 ))
             }
@@ -205,6 +206,7 @@ impl fmt::Display for HandshakeError {
             HandshakeError::Untrusted(error) => write!(f, "its certificate is not trusted: {}", untrusted(error)),
             HandshakeError::Expired(error) => write!(f, "its certificate has expired or is not valid yet: {error}"),
             HandshakeError::WrongName(error) => write!(f, "its certificate has another name: {error}"),
+            HandshakeError::Nameless(advice) => write!(f, "its certificate has no name (no subjectAltName): {advice}"),
             HandshakeError::Refused(alert) => write!(f, "the peer rejected the handshake: {alert:?}"),
             HandshakeError::NothingInCommon(error) => {
                 write!(f, "no TLS version, cipher or protocol in common: {error}")

@@ -223,6 +223,7 @@ fn of_handshake(address: &str, error: &HandshakeError) -> String {
         }
         HandshakeError::NothingInCommon(_) => "is that Tollgate's port for gRPC? see --address",
         HandshakeError::Expired(_)
+        | HandshakeError::Nameless(_)
         | HandshakeError::Timeout
         | HandshakeError::Closed
         | HandshakeError::NoCertificate

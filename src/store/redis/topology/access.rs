@@ -224,6 +224,7 @@ pub(crate) fn handshake_failed(error: &HandshakeError) -> Cause {
             ": name the authority that signed it, or the certificate itself, in REDIS_TLS_CACERT"
         }
         HandshakeError::WrongName(_) => ": write a name that it has into REDIS_TLS_SERVER_NAME",
+        HandshakeError::Nameless(_) => "",
         HandshakeError::Expired(_) => ": Redis needs another, or see to this machine's clock",
         HandshakeError::Refused(_) => ": does it want a REDIS_TLS_CLIENT_CERT, and trust the authority of that?",
         _ => ": check that the port uses TLS (redis:// is without TLS)",
