@@ -30,6 +30,8 @@ struct State {
     nodes: HashMap<Place, Health>,
     /// The nodes that have slots, with the number of slots.
     holders: Vec<(Place, u16)>,
+    /// Number of slots that have no node.
+    missing: u16,
     /// Why the layout cannot be read at present.
     failure: Option<Cause>,
     /// The health reported last.
@@ -38,7 +40,7 @@ struct State {
 
 impl Overview {
     pub(crate) fn new(redis: String, on_change: OnChange, doubts: Arc<Notify>) -> Overview {
-        let state = State { nodes: HashMap::new(), holders: Vec::new(), failure: None, told: None };
+        let state = State { nodes: HashMap::new(), holders: Vec::new(), missing: 0, failure: None, told: None };
         Overview { redis: redis.into(), on_change, doubts, state: Mutex::new(state), log: Throttle::default() }
     }
 
@@ -63,6 +65,18 @@ impl Overview {
             let redis = Arc::clone(&self.redis);
             self.log.log(true, || move |_| tracing::info!(%redis, "the cluster reports its slots again"));
         }
+        let missing = SLOTS - layout.slots();
+        match (state.missing, missing) {
+            (before, now) if before == now => {}
+            (_, 0) => tracing::info!(redis = %self.redis, "every slot of the cluster has a node again"),
+            (_, slots) => tracing::warn!(
+                redis = %self.redis,
+                slots,
+                "slots of the cluster have no node: their limits answer by failure modes; assign them with redis-cli \
+                 --cluster fix"
+            ),
+        }
+        state.missing = missing;
         self.tell(&mut state);
     }
 
