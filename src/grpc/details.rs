@@ -114,6 +114,7 @@ fn limit(limited: &Limited<'_>, has_room: bool) -> LimitDetails {
         over: limited.over(),
         shadow: limited.asked.check.role == Role::Shadow,
         decided_by: limited.answer.decided_by().name().to_owned(),
+        durable: limited.asked.check.durable,
         passed_by: limited.passed_by().map(|adjustment| adjustment.id.to_string()),
         blocked_by: limited.blocked_by().map(|adjustment| adjustment.id.to_string()),
     }

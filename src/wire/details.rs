@@ -97,6 +97,9 @@ pub struct LimitDetails {
     pub shadow: bool,
     /// A name of `DecidedBy`.
     pub decided_by: String,
+    /// Whether a replica of Redis must confirm its hits.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub durable: bool,
     /// ID of the adjustment that lets the request pass this limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub passed_by: Option<String>,

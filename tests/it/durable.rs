@@ -146,3 +146,23 @@ async fn a_redis_without_a_replica_is_warned_of_at_the_start_and_by_new_rules() 
     assert_eq!(Tollgate::start(RULES, &[]).must_log(in_memory)["level"], "WARN");
     assert!(Tollgate::start(&plain, &[]).logged(in_memory).is_none());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ask_names_the_missing_confirmation_as_the_cause() {
+    let (master, replica) = pair().await;
+    let rules = RULES.replace("failure_mode: error", "failure_mode: closed");
+    let tollgate = Tollgate::start(&rules, &[&format!("REDIS_URL={}", master.url()), "REDIS_TIMEOUT=1s"]);
+    let address = format!("localhost:{}", tollgate.grpc_port);
+    let ask = || {
+        let words = ["ask", "--address", &address, "--domain", "shop", "--timeout", "10s", "durable=ann"];
+        crate::process::run(&words, &[])
+    };
+    assert_eq!(ask().status.code(), Some(0));
+    replica.freeze();
+    let output = ask();
+    let said = crate::process::text(&output.stdout);
+    let cause = "no replica of Redis has confirmed the hits in time, which durable requires, or Redis is unavailable \
+                 (tollgate check --redis says which): failure_mode closed denies the request";
+    assert!(output.status.code() == Some(2) && said.contains(cause), "{said}");
+    replica.thaw();
+}

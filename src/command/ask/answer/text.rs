@@ -161,25 +161,28 @@ fn state(limit: &LimitDetails, what: What) -> String {
     let banned = limit.banned_ms.map(|ms| format!("banned for {}", wait(ms)));
     let resets = limit.reset_after_ms.filter(|ms| *ms > 0 && !limit.over).map(|ms| format!("resets in {}", wait(ms)));
     let shadow = limit.shadow.then(|| "shadow mode: denies no request".to_owned());
-    let said = [without_store(limit, what).map(str::to_owned), delayed, banned, next(limit, what), resets, shadow];
+    let said = [without_store(limit, what), delayed, banned, next(limit, what), resets, shadow];
     said.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 /// Returns what answered instead of the store.
-fn without_store(limit: &LimitDetails, what: What) -> Option<&'static str> {
-    Some(match DecidedBy::named(&limit.decided_by)? {
+fn without_store(limit: &LimitDetails, what: What) -> Option<String> {
+    const UNKNOWN: &str = "the store is unavailable or has not confirmed the hits";
+    const DURABLE: &str = "no replica of Redis has confirmed the hits in time, which durable requires, or Redis is \
+                           unavailable (tollgate check --redis says which)";
+    let why = if limit.durable { DURABLE } else { UNKNOWN };
+    let words = match DecidedBy::named(&limit.decided_by)? {
         DecidedBy::FailureModeOpen => {
-            "the store is unavailable or has not confirmed the hits: failure_mode open allows the request"
+            return Some(format!("{why}: failure_mode open allows the request"));
         }
         DecidedBy::FailureModeClosed => {
-            "the store is unavailable or has not confirmed the hits: failure_mode closed denies the request"
+            return Some(format!("{why}: failure_mode closed denies the request"));
         }
         DecidedBy::FailureModeLocal if what == What::Refund => {
             "the store is unavailable: refunded to this instance's share only"
         }
         DecidedBy::FailureModeLocal => {
-            "the store is unavailable or has not confirmed the hits: failure_mode local decides with a share of the \
-             limit"
+            return Some(format!("{why}: failure_mode local decides with a share of the limit"));
         }
         DecidedBy::NotRefunded => "the store is unavailable and has not confirmed the refund",
         DecidedBy::KnownDenial => "the store is unavailable, and denied this earlier",
@@ -189,7 +192,8 @@ fn without_store(limit: &LimitDetails, what: What) -> Option<&'static str> {
         | DecidedBy::Adjustment
         | DecidedBy::UnknownDomain
         | DecidedBy::UnknownDescriptor => return None,
-    })
+    };
+    Some(words.to_owned())
 }
 
 /// Returns when the same request passes if it was denied, or for a peek, when one more hit passes.
