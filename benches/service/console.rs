@@ -1,5 +1,5 @@
-//! The server's CPU time for a request with the console, which brings the admin API and its recorder, beside a server
-//! without them.
+//! What the console costs the server: its CPU time for a request, beside that of a server without `ADMIN_API`. The
+//! console needs that API, and the API switches on the recorder of requests, so both are in the figure.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -72,7 +72,7 @@ fn with_pages<R>(server: &Tollgate, run: impl FnOnce() -> R) -> R {
     })
 }
 
-/// A row of runs, each beside the time of a request without the console in the same turn.
+/// Makes a row. Each turn has a run with the console, and the time that a request took without it, in microseconds.
 fn row(runs: &[(Cost, f64)]) -> Measured {
     let us = median(runs.iter().map(|(cost, _)| cost.each_us(0)).collect());
     let base = median(runs.iter().map(|(_, base)| *base).collect());
