@@ -21,7 +21,7 @@ impl<'q> Query<'q> {
             return Ok(Query(pairs));
         };
         let known = match names {
-            [only] => format!("the parameter is {only}"),
+            [only] => format!("the only parameter is {only}"),
             [rest @ .., last] => format!("the parameters are {} and {last}", rest.join(", ")),
             [] => "there are no parameters here".to_owned(),
         };
@@ -105,7 +105,7 @@ mod tests {
         };
         assert_eq!(read("b=1&a=2", &["a", "b"]), None);
         assert_eq!(read("a=1&z=2", &["a", "b", "c"]).unwrap(), "the query has z: the parameters are a, b and c");
-        assert_eq!(read("z", &["a"]).unwrap(), "the query has z: the parameter is a");
+        assert_eq!(read("z", &["a"]).unwrap(), "the query has z: the only parameter is a");
         assert!(Query::read(None, &[]).is_ok());
     }
 
