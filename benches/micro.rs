@@ -21,6 +21,7 @@ use tollgate::engine::descriptor::{Descriptor, Entry, Request, Role};
 use tollgate::engine::plan::{Names, Plan, PlanOptions};
 use tollgate::engine::rules::{DescriptorConfig, RuleConfig};
 use tollgate::evaluate::{RuleSet, Run, RunOptions};
+use tollgate::observe::sample::{Sampling, Share, Shared};
 use tollgate::replay::Event;
 use tollgate::store::memory::MemoryStore;
 use tollgate::store::redis::script::{self, Group};
@@ -139,6 +140,17 @@ fn service(bencher: Bencher<'_, '_>, told: Told) {
     // Every counter is there before it is measured.
     (0..requests.len()).for_each(|_| drop(answer()));
     bencher.bench_local(answer);
+}
+
+/// Selects sampled keys of a request, as the recorder does for every request when it keeps few keys.
+#[divan::bench(args = [1, 4])]
+fn sampling(bencher: Bencher<'_, '_>, levels: usize) {
+    let rules: Shared = Arc::new(rules::of_one_level(10));
+    let sampling = Sampling::new(Share::new(0.001), [rules]);
+    let entries = (0..levels).flat_map(entries).collect();
+    let descriptor = Descriptor { entries, ask: Ask::Take(1), limit: None };
+    let request = Request { domain: "bench".into(), descriptors: vec![descriptor] };
+    bencher.bench(|| sampling.picks_any(black_box(&request)));
 }
 
 /// Decides one request with this many counters in the memory store, among ten thousand.
