@@ -618,12 +618,13 @@ async fn nodes_that_do_not_know_their_own_names_are_found_nevertheless() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slots_without_a_node_are_told_at_the_start_and_when_they_have_one_again() {
+    const SLOTS: &str = "0 1 2 3 4 5 6 7 8 9";
     let cluster = Cluster::start(3, 0).await;
     for node in &cluster.nodes {
-        node.command::<()>("CLUSTER DELSLOTSRANGE 0 9").await;
+        node.command::<()>(&format!("CLUSTER DELSLOTS {SLOTS}")).await;
     }
     let tollgate = start(&cluster, RULES, &[]);
     assert_eq!(tollgate.must_log("slots of the cluster have no node")["slots"], 10);
-    cluster.nodes[0].command::<()>("CLUSTER ADDSLOTSRANGE 0 9").await;
+    cluster.nodes[0].command::<()>(&format!("CLUSTER ADDSLOTS {SLOTS}")).await;
     tollgate.must_log("every slot of the cluster has a node again");
 }
