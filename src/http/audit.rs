@@ -9,12 +9,16 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use axum::{Extension, Json, Router};
 use serde_json::json;
+use tokio::time::timeout;
 
 use super::admin::{Admin, Refusal, failed, refuse};
 use super::client::Client;
 use super::query::Query;
 use crate::shared::adjustment::audit::{DAY, KEPT, KEPT_DAYS, MOST_CHANGES};
 use crate::store::Store;
+
+/// Longest wait for other readers. A read takes milliseconds unless the store is slow.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
 /// Default number of records.
 const RECORDS: usize = 200;
@@ -34,12 +38,11 @@ async fn answer<S: Store>(
         return Err(refuse(StatusCode::METHOD_NOT_ALLOWED, "GET reads"));
     }
     let (age, most) = read(query.as_deref())?;
-    let Ok(turn) = Arc::clone(admin.reading_trail()).try_acquire_owned() else {
-        return Err(refuse(
-            StatusCode::TOO_MANY_REQUESTS,
-            "another client is reading the audit trail: try again later",
-        ));
-    };
+    let turn = timeout(LONGEST_WAIT, Arc::clone(admin.reading_trail()).acquire_owned()).await;
+    let turn = turn.map_err(|_| {
+        refuse(StatusCode::TOO_MANY_REQUESTS, "other clients are reading the audit trail: try again later")
+    })?;
+    let turn = turn.map_err(failed)?;
     let audit = Arc::clone(admin.adjustments().audit());
     // The store's work goes on if the client leaves.
     let read = async move {
