@@ -214,6 +214,8 @@ fn pictures() {
     page.prefer("light");
     page.go(&demo.link);
     page.wait_for_text("Decisions a second");
+    // The start of Chromium slows the demo for some seconds, which would be the latency that is shown.
+    std::thread::sleep(Duration::from_secs(20));
     let load_test = r#"{"effect": "scale", "share": "50%", "domain": "api", "who": "ann", "why": "a load test",
         "for": "2h", "id": "load-test"}"#;
     let shown = [
