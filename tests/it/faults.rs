@@ -569,6 +569,8 @@ async fn a_service_that_was_stopped_does_not_take_redis_for_silent() {
     let network = Network::to(&redis, |_| Duration::from_millis(20));
     let url = format!("REDIS_URL={}", network.address);
     let tollgate = Tollgate::start(RULES, &[&url, "REDIS_TIMEOUT=2s", "REDIS_POOL_SIZE=1", "WORKER_THREADS=1"]);
+    let is_told = async || redis.command::<bool>("EXISTS {|replicas}|heard").await;
+    wait_until_async("its connections are made", is_told).await;
     redis.forget_calls();
     let mut client = tollgate.client().await;
     let call = tokio::spawn(async move { client.should_rate_limit(request("shop", &[&[("closed", "ann")]])).await });
