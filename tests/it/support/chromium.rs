@@ -59,6 +59,11 @@ impl Page {
 
     /// The result of a command.
     fn call(&mut self, method: &str, params: Value) -> Value {
+        self.ask(method, params).unwrap_or_else(|error| panic!("{method}: {error}"))
+    }
+
+    /// The result of a command, or its error.
+    fn ask(&mut self, method: &str, params: Value) -> Result<Value, Value> {
         self.sent += 1;
         let mut command = json!({ "id": self.sent, "method": method, "params": params });
         if !self.session.is_empty() {
@@ -69,8 +74,7 @@ impl Page {
             let Message::Text(text) = self.socket.read().unwrap() else { continue };
             let told: Value = serde_json::from_str(&text).unwrap();
             if told["id"] == self.sent {
-                assert!(told["error"].is_null(), "{method}: {told}");
-                return told["result"].clone();
+                return if told["error"].is_null() { Ok(told["result"].clone()) } else { Err(told) };
             }
             self.note(&told);
         }
@@ -99,16 +103,26 @@ impl Page {
 
     /// Evaluates an expression and returns its result.
     pub fn evaluate(&mut self, expression: &str) -> Value {
-        let params = json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
-        let told = self.call("Runtime.evaluate", params);
-        assert!(told["exceptionDetails"].is_null(), "{expression:.200}: {told}");
-        told["result"]["value"].clone()
+        self.evaluate_here(expression).unwrap_or_else(|error| panic!("{expression:.200}: {error}"))
     }
 
-    /// Waits until an expression is true.
+    /// The same; fails if the page is left meanwhile.
+    fn evaluate_here(&mut self, expression: &str) -> Result<Value, Value> {
+        let params = json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
+        let told = self.ask("Runtime.evaluate", params)?;
+        assert!(told["exceptionDetails"].is_null(), "{expression:.200}: {told}");
+        Ok(told["result"]["value"].clone())
+    }
+
+    /// Waits until an expression is true, of this page or of one that is being loaded.
     pub fn wait_for(&mut self, expression: &str) {
         let start = Instant::now();
-        while self.evaluate(&format!("Boolean({expression})")) != true {
+        loop {
+            match self.evaluate_here(&format!("Boolean({expression})")) {
+                Ok(value) if value == true => return,
+                Err(error) if !error["error"]["message"].to_string().contains("navigated") => panic!("{error}"),
+                _ => {}
+            }
             assert!(start.elapsed() < TIMEOUT, "never: {expression}; the page: {}", self.text());
             std::thread::sleep(Duration::from_millis(50));
         }
