@@ -1,5 +1,5 @@
-//! What the console costs the server: its CPU time for a request, beside that of a server without `ADMIN_API`. The
-//! console needs that API, and the API switches on the recorder of requests, so both are in the figure.
+//! Measures the server's CPU time for a request with the console, relative to a server without `ADMIN_API`. The console
+//! needs that API, and the API switches on the recorder of requests, so the figure includes both.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
