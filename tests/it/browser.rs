@@ -250,6 +250,39 @@ fn keep(picture: &str, name: &str) {
 
 #[test]
 #[ignore = "needs Chromium: make e2e"]
+fn a_table_with_long_names_fits_beside_an_open_panel() {
+    const RULES: &str = "
+domain: shop
+descriptors:
+  - key: failed
+    value: login
+    descriptors:
+      - key: remote_address
+        rate_limit: {name: failed-logins, period: 1h, requests_per_unit: 1, penalty: {after: 3, within: 1h, ban: 1h}}
+  - key: plan
+    rate_limit: {name: remote_address=203.0.113.9, unit: day, requests_per_unit: 1000}
+";
+    let token = format!("ADMIN_TOKEN={TOKEN}");
+    let service = Tollgate::start(RULES, &["ADMIN_API=true", &token]);
+    let ask = |entries: serde_json::Value, hits: u64| {
+        let request = json!({ "domain": "shop", "descriptors": [{ "entries": entries }], "hitsAddend": hits });
+        service.post("/json", request.to_string().as_bytes())
+    };
+    let failed = json!([{ "key": "failed", "value": "login" }, { "key": "remote_address", "value": "198.51.100.23" }]);
+    (0..9).for_each(|_| drop(ask(failed.clone(), 1)));
+    let free = json!([{ "key": "plan", "value": "free" }]);
+    assert_eq!([1000, 1].map(|hits| ask(free.clone(), hits).0), [200, 429]);
+    let mut page = open(&service, (1280, 800));
+    show(&mut page, "keys?by=denied", "banned");
+    press(&mut page, "failed=login");
+    page.wait_for_text("One more request now");
+    let tables = "[...document.querySelectorAll('main .table')]";
+    assert_eq!(page.evaluate(&format!("{tables}.length")), 1);
+    assert_eq!(page.evaluate(&format!("{tables}.map((it) => it.scrollWidth - it.clientWidth)")), json!([0]));
+}
+
+#[test]
+#[ignore = "needs Chromium: make e2e"]
 fn a_wrong_token_shows_nothing_and_a_right_one_can_be_forgotten() {
     let service = start(&[]);
     let mut page = Page::open(WIDE);

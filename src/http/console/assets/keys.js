@@ -150,7 +150,7 @@ export const keys = {
 					cell: keyName,
 					under: row => el('span.phone', `${row.domain}/${row.rule} `, modeTag(row.role))
 				},
-				{ id: 'rule', name: 'Limit', wide: true, cell: row => [row.rule, ' ', el('span.soft', row.domain), ' ', modeTag(row.role)] },
+				{ id: 'rule', name: 'Limit', wide: true, class: 'limit-name', cell: row => [row.rule, ' ', el('span.soft', row.domain), ' ', modeTag(row.role)] },
 				{
 					...COLUMNS.denied,
 					sort: 'denied',
