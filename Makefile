@@ -85,7 +85,7 @@ pages: ## print anew what derives from the code: the pages on settings, metrics 
 pictures: ## make anew the pictures of the console and the recording of a terminal, from `tollgate demo`: twenty minutes (needs Chromium and Python)
 	scripts/test-tools.sh redis chromium
 	cargo build --locked --profile quick
-	TOLLGATE_SCREENSHOTS=900 cargo test --locked --test it -- --ignored browser::pictures
+	TOLLGATE_SCREENSHOTS=900 cargo test --locked --profile quick --test it -- --ignored browser::pictures
 	scripts/terminal.py target/quick/tollgate docs/terminal.svg
 
 deny: ## hold the dependencies to deny.toml: licences, where they come from, known vulnerabilities (installs cargo-deny at the first run)
