@@ -153,3 +153,30 @@ fn names_holder(rule: &Rule, level: usize) -> bool {
     };
     level + 1 == rule.levels() && rule.limits.iter().any(|limit| has_holders(&limit.config.allowance))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::engine::algorithm::Ask;
+    use crate::engine::descriptor::Descriptor;
+
+    /// Instances of different versions run side by side during an update, and must sample the same keys: other numbers
+    /// here are a change that release notes name.
+    #[test]
+    fn all_versions_sample_the_same_keys() {
+        let sampling = Sampling::new(Share::new(0.01), [Arc::new(Rules::default()) as Shared]);
+        let picks = |entries: Vec<Entry>| {
+            let descriptor = Descriptor { entries, ask: Ask::Take(1), limit: None };
+            sampling.picks_any(&Request { domain: "shop".into(), descriptors: vec![descriptor] })
+        };
+        let entry = |key: &str, value: &str| Entry { key: key.into(), value: value.into() };
+        let user = |number: &u32| picks(vec![entry("user", &format!("u{number}"))]);
+        let picked: Vec<u32> = (0..10_000).filter(user).collect();
+        assert_eq!((picked.len(), &picked[..3]), (102, &[58, 106, 292][..]));
+        let pair = |number: &u32| picks(vec![entry("user", &format!("u{number}")), entry("page", "/")]);
+        let of_two: Vec<u32> = (0..10_000).filter(pair).collect();
+        assert_eq!((of_two.len(), &of_two[..3]), (97, &[145, 191, 320][..]));
+    }
+}
