@@ -354,6 +354,14 @@ impl<'a> Decision<'a> {
         Some(longest)
     }
 
+    /// Returns the limit to report to the client: the most pressing of the last descriptor that is over its limit, or
+    /// else the one with the least remaining.
+    pub fn reported(&self) -> Option<&Limited<'a>> {
+        let pressing = || self.limited().filter_map(most_pressing);
+        let over = pressing().filter(|limited| limited.shown_over() && limited.role() != Role::Quota).last();
+        over.or_else(|| pressing().min_by_key(|limited| least_first(limited)))
+    }
+
     /// Returns whether one more hit of each descriptor would pass now.
     pub fn next_passes(&self) -> bool {
         let mut votes = Votes::default();

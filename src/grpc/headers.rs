@@ -2,8 +2,7 @@
 
 use super::convert::whole_seconds;
 use super::details;
-use crate::engine::decision::{self, Decision, Limited};
-use crate::engine::descriptor::Role;
+use crate::engine::decision::{Decision, Limited};
 use crate::wire::HeaderValue;
 
 /// The headers of an answer.
@@ -56,8 +55,8 @@ pub struct HeaderNames {
 pub(super) fn of(decision: &Decision<'_>, headers: &Headers) -> Vec<HeaderValue> {
     let values = match headers {
         Headers::Off => None,
-        Headers::Separate(names) => reported(decision).map(|limited| separate(limited, names)),
-        Headers::Ietf => reported(decision).map(ietf),
+        Headers::Separate(names) => decision.reported().map(|limited| separate(limited, names)),
+        Headers::Ietf => decision.reported().map(ietf),
     };
     let Some(mut values) = values else { return Vec::new() };
     values.extend(retry_after(decision).map(|seconds| header("Retry-After", seconds.to_string())));
@@ -90,20 +89,12 @@ pub(super) fn decided_by(decision: &Decision<'_>, name: &str) -> Option<HeaderVa
     (!decision.limits.is_empty() || decision.denies_unknown()).then(|| header(name, details::decided_by(decision)))
 }
 
-/// Picks the limit to report: the most pressing of the last descriptor that is over its limit, or else the one with the
-/// least remaining.
-fn reported<'d, 'a>(decision: &'d Decision<'a>) -> Option<&'d Limited<'a>> {
-    let pressing = || decision.limited().filter_map(decision::most_pressing);
-    let over = pressing().filter(|limited| limited.shown_over() && limited.role() != Role::Quota).last();
-    over.or_else(|| pressing().min_by_key(|limited| decision::least_first(limited)))
-}
-
 /// Returns the seconds until a denied request may pass, or `None` if it passes now or the time is not known.
 pub(super) fn retry_after(decision: &Decision<'_>) -> Option<u64> {
     decision.retry_after_ms().map(whole_seconds)
 }
 
-fn header(key: &str, value: String) -> HeaderValue {
+pub(super) fn header(key: &str, value: String) -> HeaderValue {
     HeaderValue { key: key.to_owned(), value, raw_value: Vec::new() }
 }
 

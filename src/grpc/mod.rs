@@ -5,6 +5,7 @@ mod bounds;
 mod by_hyper;
 mod connection;
 mod convert;
+mod denied_body;
 mod details;
 mod dynamic_metadata;
 mod front;
@@ -281,6 +282,9 @@ impl<S: Store> Service<S> {
             Detail::Full => Some(Box::pin(self.details(&decision, (&snapshot, &request), deadlines.store)).await),
         };
         let mut response = convert::response(&decision, &self.options, metadata);
+        if decision.over_limit {
+            denied_body::add(&mut response, &decision, (&snapshot.rules, &request.domain));
+        }
         if let Some(asked) = asked {
             dynamic_metadata::add(&mut response, asked, &decision);
         }

@@ -197,7 +197,7 @@ impl Reading {
 }
 
 fn load(texts: &[NamedText], options: &LoadOptions) -> Result<Loaded, Invalid> {
-    let loader = Loader::new(Sources::default(), *options).with_texts(texts);
+    let loader = Loader::new(Sources::default(), options.clone()).with_texts(texts);
     loader.load(Pace::BesideRequests).map_err(|RulesError { problems, more }| {
         let known = texts.iter().map(|text| (text.name.clone(), text.bytes.clone())).collect();
         Invalid(excerpts(&problems, more, &mut Texts::new(known)))

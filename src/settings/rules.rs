@@ -1,6 +1,7 @@
 //! Settings of the rules: their sources, and how they are read and applied.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser as _};
 use clap::{ArgAction, Args};
@@ -8,7 +9,9 @@ use clap::{ArgAction, Args};
 use super::path::path;
 use super::{SettingsError, named, switch, whole};
 use crate::engine::algorithm::Algorithm;
+use crate::engine::denied_body::{DeniedBody, Format};
 use crate::engine::plan::{PlanOptions, Unknown};
+use crate::engine::rules::options::denied_body;
 use crate::engine::rules::{Defaults, FailureMode, FixedWindows, Months};
 use crate::sources::files::load::{LoadOptions, MAX_FILE_BYTES, NamedText, Sources};
 
@@ -107,6 +110,24 @@ pub struct Reading {
     #[arg(long, env = "FAILURE_MODE", value_name = "MODE", default_value = "open", help_heading = "Rules",
         value_parser = named(&FailureMode::ALL, FailureMode::name))]
     pub failure_mode: FailureMode,
+
+    /// Body of the answer to a denied request, for limits and files that set no denied_body: problem for problem
+    /// details, openai or anthropic for the errors of their APIs. Envoy sends it with its content type.
+    #[arg(long, env = "DENIED_BODY", value_name = "FORMAT", default_value = "none", help_heading = "Rules",
+        value_parser = denied_body_parser())]
+    pub denied_body: DeniedBodyFormat,
+}
+
+/// The ready format of bodies, or none.
+pub type DeniedBodyFormat = NoneOr<Format>;
+
+/// A value that may be absent. The parser of arguments takes an `Option` for an argument that may be left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoneOr<T> {
+    /// None.
+    None,
+    /// The value.
+    Some(T),
 }
 
 /// Settings for all rules together.
@@ -200,6 +221,10 @@ impl Reading {
                     false => Months::ThirtyDays,
                 },
                 failure_mode: self.failure_mode,
+                denied_body: match self.denied_body {
+                    NoneOr::None => None,
+                    NoneOr::Some(format) => Some(Arc::new(DeniedBody::Ready(format))),
+                },
             },
             merge_domains: self.merge_domain_config,
             max_file_bytes: self.max_rules_file_bytes,
@@ -219,6 +244,14 @@ impl Deciding {
             ..PlanOptions::default()
         }
     }
+}
+
+fn denied_body_parser() -> impl clap::builder::TypedValueParser<Value = DeniedBodyFormat> {
+    let names = [denied_body::NONE].into_iter().chain(Format::ALL.map(Format::name));
+    PossibleValuesParser::new(names).map(|name| {
+        let found = Format::ALL.into_iter().find(|format| format.name() == name);
+        found.map_or(NoneOr::None, NoneOr::Some)
+    })
 }
 
 fn algorithm_parser() -> impl clap::builder::TypedValueParser<Value = Algorithm> {

@@ -10,6 +10,7 @@ mod asking;
 mod batching;
 mod between;
 mod billing;
+mod bodies;
 mod browser;
 mod candidates;
 mod causes;

@@ -20,18 +20,17 @@ use tollgate::engine::rules::report::RulesError;
 use tollgate::engine::rules::{Defaults, FailureMode, FixedWindows, Months, Rule, Rules};
 use tollgate::sources::files::load::{LoadOptions, Loaded, MAX_FILE_BYTES, Sources, load};
 
-const OPTIONS: LoadOptions = LoadOptions {
-    defaults: Defaults {
-        algorithm: Algorithm::SlidingWindow,
-        fixed_windows: FixedWindows::CountDenied,
-        months: Months::ThirtyDays,
-        failure_mode: FailureMode::Open,
-    },
-    merge_domains: false,
-    max_file_bytes: MAX_FILE_BYTES,
+const DEFAULTS: Defaults = Defaults {
+    algorithm: Algorithm::SlidingWindow,
+    fixed_windows: FixedWindows::CountDenied,
+    months: Months::ThirtyDays,
+    failure_mode: FailureMode::Open,
+    denied_body: None,
 };
 
-const MERGED: LoadOptions = LoadOptions { merge_domains: true, ..OPTIONS };
+const OPTIONS: LoadOptions = LoadOptions { defaults: DEFAULTS, merge_domains: false, max_file_bytes: MAX_FILE_BYTES };
+
+const MERGED: LoadOptions = LoadOptions { defaults: DEFAULTS, merge_domains: true, max_file_bytes: MAX_FILE_BYTES };
 
 fn sources(path: impl AsRef<Path>) -> Sources {
     Sources { paths: vec![path.as_ref().to_owned()] }

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::At;
 use crate::algorithm::{Limit, Options};
 use crate::descriptor;
+use crate::rules::options::denied_body;
 use crate::rules::{Allowance, Domain, LimitConfig, Line, OriginConfig, Place, Rule, RuleLimit, Rules, SettingOrigin};
 
 /// A part of a limit.
@@ -54,7 +55,13 @@ pub(super) fn of(rules: &Rules, rule: &Rule, limit: &RuleLimit) -> Vec<Part> {
         });
     }
     for (key, value) in config.options.explained() {
-        parts.add_own(key, value);
+        match key == denied_body::KEY_NAME {
+            true => {
+                let by = (config.origins.denied_body, "DENIED_BODY");
+                parts.add_with_origin(key, &value, by, |origin| origin.denied_body);
+            }
+            false => parts.add_own(key, value),
+        }
     }
     if !config.replaces.is_empty() {
         parts.add_own("replaces", config.replaces.join(", "));

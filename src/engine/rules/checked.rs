@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::config::Metadata;
-use super::options::RuleOptions;
+use super::options::{self, RuleOptions};
 use super::report::Line;
 use crate::algorithm::{Algorithm, Limit, TimeZone};
 use crate::descriptor::{Role, Unit};
@@ -34,6 +34,8 @@ pub struct OriginConfig {
     pub algorithm: Line,
     /// Line of the failure mode in its `defaults`.
     pub failure_mode: Line,
+    /// Line of the body of a denial in its `defaults`.
+    pub denied_body: Line,
 }
 
 /// The place of something in the loaded rules. It is small, because every rule has one.
@@ -122,6 +124,8 @@ pub struct SettingOrigins {
     pub failure_mode: SettingOrigin,
     /// The time that a slot stays taken, for a limit with slots.
     pub hold: SettingOrigin,
+    /// The body of a denial.
+    pub denied_body: SettingOrigin,
 }
 
 /// Where a setting of a limit comes from.
@@ -178,7 +182,7 @@ impl FailureMode {
 }
 
 /// Values for limits that do not set them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Defaults {
     /// The algorithm.
     pub algorithm: Algorithm,
@@ -188,6 +192,8 @@ pub struct Defaults {
     pub months: Months,
     /// The failure mode.
     pub failure_mode: FailureMode,
+    /// The body of a denial.
+    pub denied_body: options::denied_body::Value,
 }
 
 impl Default for Defaults {
@@ -198,6 +204,7 @@ impl Default for Defaults {
             fixed_windows: FixedWindows::CountDenied,
             months: Months::ThirtyDays,
             failure_mode: FailureMode::Open,
+            denied_body: None,
         }
     }
 }

@@ -74,6 +74,8 @@ pub struct RawDefaults<'a> {
     pub algorithm: Raw<Text<'a>>,
     /// The name of a failure mode.
     pub failure_mode: Raw<Text<'a>>,
+    /// The body of a denial.
+    pub denied_body: Raw<RawMapping<'a>>,
 }
 
 /// A node of the tree.

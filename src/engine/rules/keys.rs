@@ -7,7 +7,7 @@
 use std::sync::LazyLock;
 
 use super::checked::FailureMode;
-use super::options::RuleOptions;
+use super::options::{self, RuleOptions};
 use super::section::{Key, Section, Takes, key};
 use crate::algorithm::{Algorithm, Kind, Options};
 
@@ -37,6 +37,12 @@ pub static DEFAULTS: Section = Section {
             "failure_mode",
             Takes::Choice(failure_modes),
             "Failure mode of limits that set none. Default: the setting FAILURE_MODE.",
+        ),
+        key(
+            options::denied_body::KEY.name,
+            options::denied_body::KEY.takes,
+            "Body of the answer to a denied request, for limits that set none, and where no limit denies. Default: the \
+             setting DENIED_BODY.",
         ),
     ]],
     required: &[],

@@ -23,7 +23,7 @@ pub(super) fn of(rules: &Rules) -> String {
         let mut barren = Vec::new();
         note_barren(rules, &domain.root, "", &mut barren);
         barren.sort_unstable();
-        text.add(&(&domain.name, domain.defaults, barren));
+        text.add(&(&domain.name, &domain.defaults, barren));
     }
     // Limits with equal settings usually share them, and hashing a million would take a while.
     let mut configs = HashMap::new();

@@ -59,7 +59,7 @@ pub struct Loaded {
 /// Lists every problem of every file: a path that does not exist or cannot be read, a folder without rules files, and
 /// all mistakes inside the files.
 pub fn load(sources: &Sources, options: &LoadOptions) -> Result<Loaded, RulesError> {
-    Loader::new(sources.clone(), *options).load(Pace::Alone)
+    Loader::new(sources.clone(), options.clone()).load(Pace::Alone)
 }
 
 /// Loads rules for checking: accepts texts that are not files, and the rules files in the ConfigMaps of Kubernetes
@@ -68,7 +68,7 @@ pub fn load(sources: &Sources, options: &LoadOptions) -> Result<Loaded, RulesErr
 /// # Errors
 /// As [`load`], and if a manifest holds no rules.
 pub fn check(sources: &Sources, texts: &[NamedText], options: &LoadOptions) -> Result<Loaded, RulesError> {
-    Loader::new(sources.clone(), *options).load_all(texts, Manifests::Read, Pace::Alone)
+    Loader::new(sources.clone(), options.clone()).load_all(texts, Manifests::Read, Pace::Alone)
 }
 
 /// Loads the same files repeatedly, and tracks its progress.
@@ -160,7 +160,7 @@ impl Loader {
 
     fn load_all(&self, texts: &[NamedText], manifests: Manifests, pace: Pace) -> Result<Loaded, RulesError> {
         let loading = Loading(self);
-        let (mut report, mut validation) = (Report::default(), Validation::new(self.options));
+        let (mut report, mut validation) = (Report::default(), Validation::new(self.options.clone()));
         let files = self.sources.files(&mut report);
         let inputs: Vec<Input<'_>> =
             files.iter().map(|file| Input::File(file)).chain(texts.iter().map(Input::Text)).collect();

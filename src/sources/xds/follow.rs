@@ -295,7 +295,7 @@ impl<'f> Following<'f> {
         if let Some(reason) = self.known.has_refused(&resources) {
             return Err(Refusal::Again(reason.to_owned()));
         }
-        let (all, options) = (resources.clone(), self.options.load);
+        let (all, options) = (resources.clone(), self.options.load.clone());
         let loaded = blocking(move || resource::load(&all, options)).await;
         let reason = loaded.as_ref().err().map(RulesError::to_string);
         match (reason, self.offer(version, loaded).await) {

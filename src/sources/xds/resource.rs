@@ -125,7 +125,7 @@ pub(super) fn with_unnamed(
 /// # Errors
 /// Lists every error in every resource.
 pub(super) fn load(resources: &[Arc<Resource>], options: LoadOptions) -> Result<Loaded, RulesError> {
-    let (mut report, mut validation) = (Report::default(), Validation::new(options));
+    let (mut report, mut validation) = (Report::default(), Validation::new(options.clone()));
     for resource in resources {
         if let Some(part) = resource.validate(&options, &mut report) {
             let compiled = part.compile(&report);

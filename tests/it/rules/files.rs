@@ -165,8 +165,8 @@ fn what_settings_say_of_fixed_windows_holds_for_those_that_do_not_say_it_themsel
     };
     let fixed = Defaults { algorithm: Algorithm::FixedWindow, ..Defaults::default() };
     let own = (true, Some("Asia/Tokyo"));
-    assert_eq!(of(fixed), [(true, None), (true, None), (true, None), own, (false, None)]);
-    let stops = Defaults { fixed_windows: FixedWindows::CountPassed, ..fixed };
+    assert_eq!(of(fixed.clone()), [(true, None), (true, None), (true, None), own, (false, None)]);
+    let stops = Defaults { fixed_windows: FixedWindows::CountPassed, ..fixed.clone() };
     assert_eq!(of(stops), [(false, None), (false, None), (false, None), own, (false, None)]);
     let months = Defaults { months: Months::Calendar, ..fixed };
     assert_eq!(of(months), [(true, Some("UTC")), (true, None), (true, None), own, (false, None)]);

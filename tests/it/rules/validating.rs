@@ -9,6 +9,7 @@ use tollgate::engine::rules::config::{
     FieldPath, Raw, RawDefaults, RawDescriptor, RawDomain, RawLimit, RawMapping, RawValue,
 };
 use tollgate::engine::rules::keys::RATE_LIMIT;
+use tollgate::engine::rules::options::denied_body;
 use tollgate::engine::rules::report::{Position, Problem, Report};
 use tollgate::engine::rules::section::{Section, Takes};
 use tollgate::engine::rules::validate::{Origin, Part, Validation};
@@ -29,7 +30,7 @@ impl Origin for Resource {
 }
 
 fn validate(parts: &[(&str, RawDomain<'_>)], options: LoadOptions) -> Result<Rules, RulesError> {
-    let (mut report, mut validation) = (Report::default(), Validation::new(options));
+    let (mut report, mut validation) = (Report::default(), Validation::new(options.clone()));
     for (name, raw) in parts {
         let part = Part::validate(&Resource(Path::new(name).into()), raw, &options, &mut report);
         let part = part.compile(&report);
@@ -106,6 +107,12 @@ pub(super) fn drawn_domain() -> impl Strategy<Value = Value> {
         ("extend", flag().boxed()),
     ]);
     let lease = map([("size", number().boxed()), ("ttl", length().boxed())]);
+    let body = map([
+        ("format", of(&["problem", "openai", "none", "xml", ""]).boxed()),
+        ("text", of(&["", "slow down: {rule}", "{rul}", "[{wait_seconds}]", "[{rule}]"]).boxed()),
+        ("content_type", of(&["application/json", "text/html", "text", ""]).boxed()),
+    ]);
+    let of_defaults = body.clone();
     let replaces = prop::collection::vec(map([("name", name().boxed())]), 0..3).prop_map(Value::from);
     let limit = map([
         ("name", name().boxed()),
@@ -127,6 +134,7 @@ pub(super) fn drawn_domain() -> impl Strategy<Value = Value> {
         ("durable", flag().boxed()),
         ("penalty", penalty.boxed()),
         ("lease", lease.boxed()),
+        ("denied_body", body.boxed()),
         ("failure_mode", mode().boxed()),
         ("count_denied", flag().boxed()),
     ]);
@@ -148,7 +156,11 @@ pub(super) fn drawn_domain() -> impl Strategy<Value = Value> {
         prop::collection::vec(keys, 0..3).prop_map(Value::from).boxed()
     };
     let descriptors = node(node(Just(json!([])).boxed()));
-    let defaults = map([("algorithm", algorithm().boxed()), ("failure_mode", mode().boxed())]);
+    let defaults = map([
+        ("algorithm", algorithm().boxed()),
+        ("failure_mode", mode().boxed()),
+        ("denied_body", of_defaults.boxed()),
+    ]);
     map([("domain", name().boxed()), ("defaults", defaults.boxed()), ("descriptors", descriptors)])
 }
 
@@ -190,7 +202,13 @@ fn raw(of: &Map<String, Value>) -> RawDomain<'_> {
         domain: words(of, "domain"),
         defaults: given(of, "defaults", |value| {
             let of = value.as_object().unwrap();
-            RawDefaults { algorithm: words(of, "algorithm"), failure_mode: words(of, "failure_mode") }
+            RawDefaults {
+                algorithm: words(of, "algorithm"),
+                failure_mode: words(of, "failure_mode"),
+                denied_body: given(of, "denied_body", |value| {
+                    raw_mapping(value.as_object().unwrap(), &denied_body::SECTION)
+                }),
+            }
         }),
         descriptors: list(of, "descriptors", raw_descriptor),
     }

@@ -51,6 +51,9 @@ impl Answer {
         for header in &self.response.response_headers_to_add {
             let _ = writeln!(text, "  {}: {}", printable(&header.key), printable(&header.value));
         }
+        if !self.response.raw_body.is_empty() {
+            let _ = writeln!(text, "  {}", printable(String::from_utf8_lossy(&self.response.raw_body).trim_end()));
+        }
         // Names of limits come from the rules and are escaped as well.
         printable_lines(&text)
     }

@@ -37,7 +37,7 @@ pub enum Kind<'r> {
     /// The domain was removed, with this number of limits.
     DomainRemoved(usize),
     /// The defaults for limits sent in requests have changed.
-    Defaults(Defaults, Defaults),
+    Defaults(&'r Defaults, &'r Defaults),
     /// Rules with wildcards have changed their order.
     Order,
     /// A limit is new; requests that it applies to matched this other rule before.
@@ -150,7 +150,7 @@ fn domains<'r>(old: &'r Rules, new: &'r Rules, visit: &mut impl FnMut(Change<'r>
             (Some(before), Some(after)) if before.defaults != after.defaults => {
                 let is_kept = before.defaults.algorithm == after.defaults.algorithm;
                 let counters = if is_kept { Counters::Kept } else { Counters::Afresh };
-                (Kind::Defaults(before.defaults, after.defaults), counters)
+                (Kind::Defaults(&before.defaults, &after.defaults), counters)
             }
             _ => continue,
         };

@@ -5,6 +5,7 @@ use std::fmt::{self, Write as _};
 use super::{Change, Counters, Kind, Side, shares_as};
 use crate::algorithm::{self, Limit, Options};
 use crate::descriptor::{Role, Unit, in_words};
+use crate::rules::options::denied_body;
 use crate::rules::{Allowance, LimitConfig, Rule, RuleLimit};
 
 fn counted(limits: usize) -> String {
@@ -25,6 +26,8 @@ impl fmt::Display for Change<'_> {
                 let mut differences = Differences::default();
                 differences.add("algorithm", old.algorithm.name(), new.algorithm.name());
                 differences.add("failure_mode", old.failure_mode.name(), new.failure_mode.name());
+                let [before, after] = [old, new].map(|defaults| denied_body::written(&defaults.denied_body));
+                differences.add(denied_body::KEY_NAME, before, after);
                 write!(f, "{differences}, for limits that requests supply")?;
             }
             Kind::Added(Side { limit, .. }, from) => {

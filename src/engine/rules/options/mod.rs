@@ -71,6 +71,7 @@ options! {
     durable
     usage
     enforce
+    denied_body
 }
 
 /// A limit during the validation of its options.

@@ -10,7 +10,7 @@ use crate::algorithm::{Algorithm, Declared, Kind, Limit, LimitErrors, Options, T
 use crate::descriptor::Unit;
 use crate::rules::checked::{Allowance, LimitConfig, RuleLimitConfig, SettingOrigin, SettingOrigins};
 use crate::rules::config::{FieldPath, Raw, RawLimit, RawMapping};
-use crate::rules::options::{self, RuleOptions};
+use crate::rules::options::{self, RuleOptions, denied_body};
 use crate::rules::pairs::{Conflict, ConflictKind, Given};
 use crate::rules::report::{Severity, nearest, quoted, unknown};
 
@@ -95,7 +95,10 @@ impl Tree<'_, '_> {
             in_conflict: &in_conflict,
             complaints: self.complaints,
         };
-        let options = RuleOptions::check(&mut validation);
+        let mut options = RuleOptions::check(&mut validation);
+        if let Some(options) = options.as_mut().filter(|_| raw.get(denied_body::KEY.name).is_missing()) {
+            options.denied_body = self.part.defaults().denied_body;
+        }
         if let (Some(options), Some(limit)) = (&options, &limit) {
             self.check_small(raw, path, limit.number() / options.cost, limit.algorithm());
         }
@@ -165,6 +168,7 @@ impl Tree<'_, '_> {
             algorithm: by(raw.get("algorithm").is_missing(), self.part.given.algorithm.is_some()),
             failure_mode: by(raw.get("failure_mode").is_missing(), self.part.given.failure_mode.is_some()),
             hold: if raw.get("hold").is_missing() { SettingOrigin::BuiltIn } else { SettingOrigin::Limit },
+            denied_body: by(raw.get(denied_body::KEY.name).is_missing(), self.part.given.denied_body.is_some()),
         }
     }
 

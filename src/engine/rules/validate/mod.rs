@@ -22,6 +22,7 @@ use super::checked::{Defaults, DescriptorConfig, FailureMode, LimitConfig, Origi
 use super::compiled::{CompiledDomain, CompiledPart, Rules, Subtree};
 pub use super::complaints::{Complaints, Origin};
 use super::config::{FieldPath, Raw, RawDefaults, RawDomain};
+use super::options::denied_body;
 use super::report::{Position, Problem, Report, Severity, nearest, quoted};
 use crate::algorithm::Algorithm;
 
@@ -33,7 +34,7 @@ pub const MAX_LEVELS: usize = 160;
 const COMPARISONS: usize = 100_000;
 
 /// Options of reading rules.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadOptions {
     /// Values for limits that neither they nor their domain's defaults set.
     pub defaults: Defaults,
@@ -123,10 +124,11 @@ struct Names {
 }
 
 /// The values set in `defaults`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GivenDefaults {
     algorithm: Option<Algorithm>,
     failure_mode: Option<FailureMode>,
+    denied_body: Option<denied_body::Value>,
 }
 
 /// A place for messages.
@@ -158,17 +160,17 @@ impl PartBuilder {
     /// Begins a part with these defaults.
     pub fn new(given: GivenDefaults, options: &LoadOptions) -> PartBuilder {
         let (names, limits, idle) = (Names::default(), HashSet::new(), Report::default());
-        PartBuilder { options: *options, given, names, limits, idle }
+        PartBuilder { options: options.clone(), given, names, limits, idle }
     }
 
     /// Returns the defaults that the part began with.
-    pub fn given(&self) -> GivenDefaults {
-        self.given
+    pub fn given(&self) -> &GivenDefaults {
+        &self.given
     }
 
     /// Returns the values for limits that do not set them.
     fn defaults(&self) -> Defaults {
-        self.given.or_settings(self.options.defaults)
+        self.given.clone().or_settings(&self.options.defaults)
     }
 
     /// Completes the part with its top level.
@@ -177,7 +179,7 @@ impl PartBuilder {
         let name = complaints.required_text(&raw.domain, path).unwrap_or_default().to_owned();
         let named = Mark { origin: Arc::clone(complaints.origin.name()), position: complaints.origin.position(&path) };
         let defaults = raw.defaults.get().map(|raw| defaults(raw, complaints)).unwrap_or_default();
-        let origin = complaints.origin_config(defaults);
+        let origin = complaints.origin_config(&defaults);
         if !complaints.report.has_errors() {
             complaints.report.merge(self.idle);
         }
@@ -197,7 +199,7 @@ impl PartBuilder {
 impl Domain {
     /// Adds another part of the same domain. If their defaults differ, those of the first part count.
     fn join(&mut self, Compiled { head, subtree }: Compiled, report: &mut Report) {
-        self.head.defaults = self.head.defaults.or(head.defaults);
+        self.head.defaults = std::mem::take(&mut self.head.defaults).or(head.defaults);
         self.parts.push(CompiledPart { subtree, origins: vec![head.origin] });
         let origins: Vec<_> = self.parts.iter().flat_map(|part| &part.origins).map(|origin| &origin.name).collect();
         self.head.siblings.join((head.siblings, head.holder.as_ref()), &origins, report);
@@ -247,7 +249,7 @@ impl Validation {
         let mut domains = Vec::with_capacity(self.domains.len());
         for Domain { head: Head { name, defaults, names, .. }, parts } in self.domains {
             warn_of_unknown(&name, names, report);
-            domains.push(CompiledDomain { name, defaults: defaults.or_settings(settings), parts });
+            domains.push(CompiledDomain { name, defaults: defaults.or_settings(&settings), parts });
         }
         if report.has_errors() { Rules::default() } else { Rules::join(domains) }
     }
@@ -302,7 +304,10 @@ fn defaults(raw: &RawDefaults<'_>, complaints: &mut Complaints<'_>) -> GivenDefa
         }
         None => true,
     });
-    GivenDefaults { algorithm, failure_mode: failure_mode(&raw.failure_mode, path, complaints) }
+    let failure_mode = failure_mode(&raw.failure_mode, path, complaints);
+    let body = raw.denied_body.get();
+    let denied_body = body.and_then(|raw| denied_body::read(raw, complaints, path.key(denied_body::KEY.name)));
+    GivenDefaults { algorithm, failure_mode, denied_body }
 }
 
 /// Reads an algorithm. `of` is the mapping that contains the value.
@@ -326,15 +331,17 @@ impl GivenDefaults {
         GivenDefaults {
             algorithm: self.algorithm.or(other.algorithm),
             failure_mode: self.failure_mode.or(other.failure_mode),
+            denied_body: self.denied_body.or(other.denied_body),
         }
     }
 
-    fn or_settings(self, settings: Defaults) -> Defaults {
+    fn or_settings(self, settings: &Defaults) -> Defaults {
         Defaults {
             algorithm: self.algorithm.unwrap_or(settings.algorithm),
             fixed_windows: settings.fixed_windows,
             months: settings.months,
             failure_mode: self.failure_mode.unwrap_or(settings.failure_mode),
+            denied_body: self.denied_body.unwrap_or_else(|| settings.denied_body.clone()),
         }
     }
 }
@@ -354,7 +361,7 @@ impl Origin for Nowhere {
 
 impl Complaints<'_> {
     /// The origin as it is remembered.
-    fn origin_config(&self, defaults: GivenDefaults) -> OriginConfig {
+    fn origin_config(&self, defaults: &GivenDefaults) -> OriginConfig {
         let of_defaults = FieldPath::Root.key("defaults");
         let line = |is_given: bool, key| if is_given { self.line(of_defaults.key(key)) } else { None };
         OriginConfig {
@@ -362,6 +369,7 @@ impl Complaints<'_> {
             domain: self.line(FieldPath::Root.key("domain")),
             algorithm: line(defaults.algorithm.is_some(), "algorithm"),
             failure_mode: line(defaults.failure_mode.is_some(), "failure_mode"),
+            denied_body: line(defaults.denied_body.is_some(), denied_body::KEY.name),
         }
     }
 }

@@ -44,7 +44,7 @@ impl<'o> Descriptors<'o> {
         defaults: Option<GivenDefaults>,
         on_read: &'o dyn Fn(usize),
     ) -> Self {
-        let part = PartBuilder::new(defaults.unwrap_or_default(), options);
+        let part = PartBuilder::new(defaults.clone().unwrap_or_default(), options);
         let (open, ended, report) = (Vec::new(), Vec::new(), Report::default());
         Descriptors { place, options, defaults, on_read, report, part, begun: 0, open, ended }
     }
@@ -66,7 +66,7 @@ impl<'o> Descriptors<'o> {
 impl<'a> Visitor<'a> for Descriptors<'_> {
     fn begin(&mut self, before: &[Entry<'a>]) -> usize {
         if self.open.is_empty() {
-            let defaults = self.defaults.unwrap_or_else(|| GivenDefaults::of(&reader::defaults_among(before)));
+            let defaults = self.defaults.clone().unwrap_or_else(|| GivenDefaults::of(&reader::defaults_among(before)));
             // If the root has a second list, the first one is dropped.
             self.part = PartBuilder::new(defaults, self.options);
             self.report = Report::default();

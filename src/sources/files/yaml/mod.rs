@@ -123,7 +123,7 @@ impl Pass<'_> {
         let origin = Tree { place, node: &root, steps: 0 };
         let Some(top) = top else { return Some(Ok(Part::validate(&origin, &raw, options, report))) };
         let defaults = GivenDefaults::of(&raw.defaults);
-        if defaults != part.given() {
+        if defaults != *part.given() {
             return Some(Err(Late(defaults)));
         }
         report.merge(of_descriptors);

@@ -10,6 +10,7 @@ use crate::engine::rules::config::{
     FieldPath, List, Raw, RawDefaults, RawDescriptor, RawDomain, RawLimit, RawMapping, RawValue, Text,
 };
 use crate::engine::rules::keys;
+use crate::engine::rules::options::denied_body;
 use crate::engine::rules::report::Report;
 use crate::engine::rules::section::{Key, Section, Takes};
 use crate::engine::rules::validate::MAX_LEVELS;
@@ -46,7 +47,11 @@ pub(super) fn visited(node: &Node<'_>) -> Option<usize> {
 }
 
 fn defaults<'n>(file: &mut File<'_>, fields: &Fields<'n, '_>) -> RawDefaults<'n> {
-    RawDefaults { algorithm: text(file, fields, "algorithm"), failure_mode: text(file, fields, "failure_mode") }
+    RawDefaults {
+        algorithm: text(file, fields, "algorithm"),
+        failure_mode: text(file, fields, "failure_mode"),
+        denied_body: mapping(file, fields.get("denied_body"), &denied_body::SECTION),
+    }
 }
 
 pub(super) fn descriptor<'n>(file: &mut File<'_>, spot: Spot<'n, '_>, level: usize) -> Raw<RawDescriptor<'n>> {

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::engine::algorithm::Algorithm;
 use crate::engine::descriptor::Unit;
 use crate::engine::rules::keys::{DESCRIPTOR, RATE_LIMIT, ROOT, SECTIONS};
+use crate::engine::rules::options::denied_body;
 use crate::engine::rules::pairs::{self, Conflict, ConflictKind};
 use crate::engine::rules::section::{Key, Section, Takes};
 use crate::engine::rules::validate::HOLDER_KEY;
@@ -53,6 +54,8 @@ fn object(section: &'static Section) -> Value {
         of_a_descriptor()
     } else if section.is(&RATE_LIMIT) {
         of_a_limit()
+    } else if section.is(&denied_body::SECTION) {
+        of_a_body()
     } else {
         Vec::new()
     };
@@ -168,6 +171,12 @@ fn without(name: &str) -> Value {
         Some(key) if matches!(key.takes, Takes::Flag) => json!({"not": {"const": key.example == "true"}}),
         _ => json!({"type": "null"}),
     }
+}
+
+/// A body has a format or a text, and only a text has a content type.
+fn of_a_body() -> Vec<Value> {
+    let with_text = json!({"if": said("content_type"), "then": said("text")});
+    vec![json!({"oneOf": [said("format"), said("text")]}), with_text]
 }
 
 fn of_a_limit() -> Vec<Value> {
