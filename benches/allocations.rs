@@ -20,7 +20,7 @@ use prost::Message as _;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 use tollgate::grpc::{
-    self, Activity, ConnectionOptions, Headers, RequestLimits, Server, Service, ServiceOptions, Transport,
+    self, Activity, ConnectionOptions, Headers, RequestLimits, Server, Service, ServiceOptions, Transport, Upstream,
 };
 use tollgate::limiter::{Limiter, LimiterOptions};
 use tollgate::metrics::Metrics;
@@ -68,6 +68,7 @@ fn decide() -> Service<MemoryStore> {
         headers: Headers::Off,
         decided_by_header: None,
         dynamic_metadata: false,
+        upstream: Upstream::default(),
         store_timeout: Duration::from_secs(1),
         request_ids: false,
     };

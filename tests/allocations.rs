@@ -13,7 +13,7 @@ use tollgate::engine::check::{Check, Key, Origin};
 use tollgate::engine::descriptor::{self, Descriptor, Request};
 use tollgate::engine::plan::{Names, Plan, PlanOptions};
 use tollgate::engine::rules::Rules;
-use tollgate::grpc::{Headers, RequestLimits, Service, ServiceOptions};
+use tollgate::grpc::{Headers, RequestLimits, Service, ServiceOptions, Upstream};
 use tollgate::limiter::{Limiter, LimiterOptions};
 use tollgate::metrics::{Around, Metrics};
 use tollgate::observe::Observers;
@@ -59,6 +59,7 @@ fn service_with(options: LimiterOptions) -> Service<MemoryStore> {
         headers: Headers::Off,
         decided_by_header: None,
         dynamic_metadata: false,
+        upstream: Upstream::default(),
         store_timeout: Duration::from_secs(1),
         request_ids: false,
     };

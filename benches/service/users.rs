@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::engine::rules::Rules;
-use tollgate::grpc::{Headers, RequestLimits, Service, ServiceOptions};
+use tollgate::grpc::{Headers, RequestLimits, Service, ServiceOptions, Upstream};
 use tollgate::limiter::{Limiter, LimiterOptions};
 use tollgate::metrics::Metrics;
 use tollgate::observe::Observing;
@@ -50,6 +50,7 @@ pub fn service(told: Told) -> Service<MemoryStore> {
         headers: Headers::Off,
         decided_by_header: None,
         dynamic_metadata: false,
+        upstream: Upstream::default(),
         store_timeout: Duration::from_secs(1),
         request_ids: matches!(told, Told::DecisionLog),
     };

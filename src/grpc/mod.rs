@@ -15,6 +15,7 @@ mod options;
 mod preface;
 mod protocol;
 mod request_id;
+mod upstream;
 
 use std::fmt::{self, Display};
 use std::sync::Arc;
@@ -31,6 +32,7 @@ pub use headers::{HeaderFormat, HeaderNames, Headers};
 pub use incoming::Incoming;
 pub use options::{ConnectionOptions, Transport};
 pub use preface::NotHttp2;
+pub use upstream::Upstream;
 
 use self::details::{Beside, Detail};
 use self::request_id::RequestId;
@@ -70,6 +72,8 @@ pub struct ServiceOptions {
     pub decided_by_header: Option<String>,
     /// Whether answers have dynamic metadata: the request, and the metadata of the rules that its descriptors pass.
     pub dynamic_metadata: bool,
+    /// What the upstream is told of a request that passes.
+    pub upstream: Upstream,
     /// Longest time that a call waits for the store.
     pub store_timeout: Duration,
     /// Whether observers log the callers' request IDs; if not, the IDs are not read.
@@ -284,6 +288,8 @@ impl<S: Store> Service<S> {
         let mut response = convert::response(&decision, &self.options, metadata);
         if decision.over_limit {
             denied_body::add(&mut response, &decision, (&snapshot.rules, &request.domain));
+        } else {
+            upstream::add(&mut response, &decision, &self.options.upstream);
         }
         if let Some(asked) = asked {
             dynamic_metadata::add(&mut response, asked, &decision);

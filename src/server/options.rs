@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::announce::Wants;
 use super::descriptors::Shares;
 use crate::engine::plan::PlanOptions;
-use crate::grpc::{ConnectionOptions, HeaderFormat, HeaderNames, Headers, RequestLimits, ServiceOptions};
+use crate::grpc::{ConnectionOptions, HeaderFormat, HeaderNames, Headers, RequestLimits, ServiceOptions, Upstream};
 use crate::http::Availability;
 use crate::limiter::LimiterOptions;
 use crate::observe::Observers;
@@ -149,6 +149,11 @@ pub(super) fn service(settings: &Settings) -> ServiceOptions {
         headers,
         decided_by_header: settings.answers.limit_decided_by_header.clone(),
         dynamic_metadata: settings.answers.response_dynamic_metadata,
+        upstream: Upstream {
+            soft: settings.answers.upstream_headers_enabled.then_some(settings.answers.soft_limit),
+            remaining_header: settings.answers.upstream_remaining_header.clone(),
+            soft_header: settings.answers.upstream_soft_header.clone(),
+        },
         store_timeout: settings.store.redis_timeout,
         request_ids: settings.decisions.decision_log != LogPlace::Off,
     }

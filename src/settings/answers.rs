@@ -4,6 +4,7 @@ use clap::{ArgAction, Args};
 
 use super::tolerated::share_or_nearest;
 use super::{SettingsError, named, switch};
+use crate::engine::rules::options::enforce::Share;
 use crate::grpc::HeaderFormat;
 
 /// Settings of answers: headers and metadata, and the count of hits near the limit.
@@ -62,10 +63,46 @@ pub struct AnswerSettings {
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub response_dynamic_metadata: bool,
 
+    /// Tell the upstream of each request that passes how much is left of its limits, and whether it is near one: as
+    /// headers that Envoy adds to the request, and as dynamic metadata. If off, only limits with `soft` do that.
+    #[arg(long, env = "UPSTREAM_HEADERS_ENABLED",
+        help_heading = "Answers", value_parser = switch(), ignore_case = true,
+        action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
+    pub upstream_headers_enabled: bool,
+
+    /// Name of the request header with the least number of hits that are left.
+    #[arg(
+        long,
+        env = "UPSTREAM_REMAINING_HEADER",
+        value_name = "NAME",
+        default_value = "x-tollgate-remaining",
+        help_heading = "Answers"
+    )]
+    pub upstream_remaining_header: String,
+
+    /// Name of the request header that is true if the request is near a limit, and false otherwise.
+    #[arg(
+        long,
+        env = "UPSTREAM_SOFT_HEADER",
+        value_name = "NAME",
+        default_value = "x-tollgate-soft",
+        help_heading = "Answers"
+    )]
+    pub upstream_soft_header: String,
+
+    /// Share of a limit beyond which the upstream is told that a request is near it, for limits that set no `soft`.
+    #[arg(long, env = "SOFT_LIMIT", value_name = "PERCENTAGE", default_value = "80%", help_heading = "Answers",
+        value_parser = soft_limit)]
+    pub soft_limit: Share,
+
     /// Share of a limit, from 0 to 1, beyond which a hit counts as near the limit in the metrics.
     #[arg(long, env = "NEAR_LIMIT_RATIO", value_name = "SHARE", default_value = "0.8", help_heading = "Answers",
         value_parser = share_or_nearest)]
     pub near_limit_ratio: f64,
+}
+
+fn soft_limit(text: &str) -> Result<Share, String> {
+    Share::parse(text).ok_or_else(|| "write a percentage with its sign, from 0.01% to 100%, such as 80%".to_owned())
 }
 
 impl AnswerSettings {
@@ -75,6 +112,8 @@ impl AnswerSettings {
             ("LIMIT_LIMIT_HEADER", &self.limit_limit_header),
             ("LIMIT_REMAINING_HEADER", &self.limit_remaining_header),
             ("LIMIT_RESET_HEADER", &self.limit_reset_header),
+            ("UPSTREAM_REMAINING_HEADER", &self.upstream_remaining_header),
+            ("UPSTREAM_SOFT_HEADER", &self.upstream_soft_header),
         ];
         let decided_by = self.limit_decided_by_header.as_ref();
         let names = names.into_iter().chain(decided_by.map(|name| ("LIMIT_DECIDED_BY_HEADER", name)));

@@ -124,13 +124,28 @@ impl Details {
 
 /// Adds to the dynamic metadata which descriptors pass, and keeps the details already there.
 pub fn tell_passed(metadata: &mut Struct, passed: impl IntoIterator<Item = bool>) {
+    let values: Vec<Value> = passed.into_iter().map(Value::from).collect();
+    tell(metadata, "passed", Value::from(values));
+}
+
+/// Adds to the dynamic metadata what the upstream is told: the limit with the least remaining hits, their number, and
+/// whether the request is near one of its limits.
+pub fn tell_upstream(metadata: &mut Struct, (rule, remaining, is_soft): (&str, u32, bool)) {
+    let fields = [
+        ("rule".to_owned(), Value::from(rule)),
+        ("remaining".to_owned(), Value::from(f64::from(remaining))),
+        ("soft".to_owned(), Value::from(is_soft)),
+    ];
+    tell(metadata, "upstream", Value { kind: Some(Kind::StructValue(Struct { fields: fields.into() })) });
+}
+
+fn tell(metadata: &mut Struct, name: &str, value: Value) {
     let told = metadata.fields.entry(KEY.to_owned()).or_default();
     if !matches!(told.kind, Some(Kind::StructValue(_))) {
         told.kind = Some(Kind::StructValue(Struct::default()));
     }
     if let Some(Kind::StructValue(told)) = &mut told.kind {
-        let values: Vec<Value> = passed.into_iter().map(Value::from).collect();
-        told.fields.insert("passed".to_owned(), Value::from(values));
+        told.fields.insert(name.to_owned(), value);
     }
 }
 

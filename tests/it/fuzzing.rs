@@ -27,7 +27,7 @@ use tollgate::engine::algorithm::{Algorithm, Ask, Caller, Charge, Limit, MAX_HIT
 use tollgate::engine::check::{Check, Key, Origin, Penalized, StoreError};
 use tollgate::engine::descriptor::Role;
 use tollgate::engine::rules::Rules;
-use tollgate::grpc::{Headers, RequestLimits, Service, ServiceOptions};
+use tollgate::grpc::{Headers, RequestLimits, Service, ServiceOptions, Upstream};
 use tollgate::limiter::{Limiter, LimiterOptions};
 use tollgate::metrics::Metrics;
 use tollgate::sources::files::load::{self, LoadOptions, Sources};
@@ -295,6 +295,7 @@ fn service(rules: Rules) -> Service<MemoryStore> {
         headers: Headers::Off,
         decided_by_header: None,
         dynamic_metadata: false,
+        upstream: Upstream::default(),
         store_timeout: Duration::from_secs(1),
         request_ids: false,
     };

@@ -83,6 +83,7 @@ mod tracing;
 mod twins;
 mod unix;
 mod upgrades;
+mod upstream;
 mod usage;
 mod what_if;
 mod who;

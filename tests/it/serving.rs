@@ -18,7 +18,7 @@ use tollgate::engine::algorithm::{Ask, Verdict};
 use tollgate::engine::check::{Check, CheckVerdict, StoreError, Verdicts};
 use tollgate::engine::descriptor::{Descriptor, Entry, Request};
 use tollgate::grpc::{
-    self, Activity, ConnectionOptions, Headers, RequestLimits, Server, Service, ServiceOptions, Transport,
+    self, Activity, ConnectionOptions, Headers, RequestLimits, Server, Service, ServiceOptions, Transport, Upstream,
 };
 use tollgate::http::{self, Admin, AdminTokens, Health, Port};
 use tollgate::limiter::{Deadlines, Limiter, LimiterOptions, Overload};
@@ -163,6 +163,7 @@ fn service<S: Store>(limiter: Limiter<S>, metrics: Arc<Metrics>) -> Service<S> {
         headers: Headers::Off,
         decided_by_header: None,
         dynamic_metadata: false,
+        upstream: Upstream::default(),
         store_timeout: support::SOON,
         request_ids: false,
     };

@@ -240,8 +240,9 @@ impl<'a> Plan<'a> {
     fn ask_rule(&mut self, request: &'a Request, index: usize, rule: &'a Rule, matched: &[Option<&Rule>]) {
         for rule_limit in &rule.limits {
             let LimitConfig { allowance, failure_mode, options, .. } = &*rule_limit.config;
-            // Every option takes effect somewhere: mostly here. The body of a denial is part of the answer.
-            let RuleOptions { cost, give_back, penalty, lease, durable, usage, enforce: _, denied_body: _ } = options;
+            // Every option takes effect somewhere: mostly here, and those of the answer in `grpc`.
+            let RuleOptions { cost, give_back, penalty, lease, durable, usage, .. } = options;
+            let RuleOptions { enforce: _, denied_body: _, soft: _, .. } = options;
             let Allowance::Limited(limit) = *allowance else { continue };
             if is_replaced(rule_limit.name(), matched) {
                 continue;

@@ -56,6 +56,11 @@ impl Share {
         (1..=Share::WHOLE).contains(&share).then_some(Share(share))
     }
 
+    /// Returns whether `part` is more than this share of `whole`.
+    pub fn is_exceeded(self, part: u32, whole: u32) -> bool {
+        u64::from(part) * u64::from(Share::WHOLE) > u64::from(self.0) * u64::from(whole)
+    }
+
     /// Returns whether the key of a descriptor that reaches this rule is in the share.
     pub fn has(self, rule: &Rule, limit: &LimitConfig, (domain, entries): (&str, &[Entry])) -> bool {
         let has_holders = match &limit.allowance {
@@ -120,6 +125,13 @@ pub(super) fn explained(share: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_share_is_exceeded_beyond_it() {
+        let share = Share::parse("80%").unwrap();
+        assert!(!share.is_exceeded(8, 10) && share.is_exceeded(9, 10) && !share.is_exceeded(0, 0));
+        assert!(Share::parse("99.99%").unwrap().is_exceeded(u32::MAX, u32::MAX));
+    }
 
     #[test]
     fn shares_are_read_as_people_write_them() {

@@ -72,6 +72,7 @@ options! {
     usage
     enforce
     denied_body
+    soft
 }
 
 /// A limit during the validation of its options.

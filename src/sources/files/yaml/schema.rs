@@ -186,8 +186,10 @@ fn of_a_limit() -> Vec<Value> {
         "pattern": r"^$|^0*(100(\.0{1,2})?|[0-9]{1,2}(\.[0-9]{1,2})?)%$",
         "not": {"anyOf": [{"pattern": r"^0+(\.0{1,2})?%$"}, {"type": ["number", "boolean"]}]},
     });
-    let mut all =
-        vec![json!({"anyOf": has_length}), json!({"properties": {"cost": {"not": {"const": 0}}, "enforce": share}})];
+    let mut all = vec![
+        json!({"anyOf": has_length}),
+        json!({"properties": {"cost": {"not": {"const": 0}}, "enforce": share.clone(), "soft": share}}),
+    ];
     let is_of_limits = |conflict: &Conflict| !conflict.is_of("rate_limits") && !conflict.is_of("shadow_mode");
     let is_algorithm = |name: &str| Algorithm::ALL.iter().any(|algorithm| algorithm.name() == name);
     // Other options of an unlimited rule do not count.
