@@ -6,7 +6,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::adjustment::Adjustment;
-use crate::algorithm::{Ask, Caller, Verdict};
+use crate::algorithm::{Algorithm, Ask, Caller, Verdict};
 use crate::asked::Asked;
 use crate::check::group::{self, Votes};
 use crate::check::{Check, CheckVerdict, Occasion};
@@ -451,6 +451,28 @@ impl Limited<'_> {
         let retry_after_ms = self.retry_after_ms()?;
         let is_known = self.asked.check.limit.window().is_some() || self.verdict().is_none();
         if is_known || !self.over() { Some(retry_after_ms) } else { self.banned_ms() }
+    }
+
+    /// Returns the time after which the limit certainly allows more hits than now; `None` if that is unknown.
+    ///
+    /// If the limit denies the request, that is its retry time. The windows of a `fixed_window` end at once, and a
+    /// bucket gains a hit at a time. More of a sliding window may be available earlier than at the returned time, when
+    /// all of it is: when its oldest hits expire is known only in the store.
+    pub fn more_after_ms(&self) -> Option<u64> {
+        if self.over() {
+            return self.known_retry_after_ms();
+        }
+        let limit = &self.asked.check.limit;
+        let (reset_after_ms, verdict) = (self.reset_after_ms()?, self.verdict()?);
+        limit.window()?;
+        let missing = limit.capacity().saturating_sub(verdict.remaining);
+        let is_bucket = matches!(limit.algorithm(), Algorithm::TokenBucket | Algorithm::LeakyBucket);
+        if !is_bucket || limit.options().max_delay.is_some() || missing == 0 || limit.number() == 0 {
+            return Some(reset_after_ms);
+        }
+        // Of the missing hits, all but the next one.
+        let others_ms = u128::from(missing - 1) * u128::from(limit.period_ms()) / u128::from(limit.number());
+        Some(reset_after_ms.saturating_sub(u64::try_from(others_ms).unwrap_or(u64::MAX)))
     }
 
     /// Returns why the request never passes, if it is over the limit and has no retry time.

@@ -1,8 +1,13 @@
 //! Headers with the limit of a client; Envoy adds them to its response.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+
 use super::convert::whole_seconds;
 use super::details;
+use crate::engine::asked::Source;
 use crate::engine::decision::{Decision, Limited};
+use crate::engine::rules::options::quota_unit::QuotaUnit;
 use crate::wire::HeaderValue;
 
 /// The headers of an answer.
@@ -13,8 +18,17 @@ pub enum Headers {
     Off,
     /// One header per value, under these names, and `Retry-After`.
     Separate(HeaderNames),
-    /// `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers, and `Retry-After`.
-    Ietf,
+    /// `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers-11, and `Retry-After`.
+    Ietf(PartitionKeys),
+}
+
+/// Whether the IETF fields name the counter, as a hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PartitionKeys {
+    /// They do not.
+    Hidden,
+    /// They do, in the parameter `pk`.
+    Shown,
 }
 
 /// The choice of [`Headers`] in the settings.
@@ -56,7 +70,7 @@ pub(super) fn of(decision: &Decision<'_>, headers: &Headers) -> Vec<HeaderValue>
     let values = match headers {
         Headers::Off => None,
         Headers::Separate(names) => decision.reported().map(|limited| separate(limited, names)),
-        Headers::Ietf => decision.reported().map(ietf),
+        Headers::Ietf(keys) => decision.reported().map(|limited| ietf(limited, *keys, retry_after(decision))),
     };
     let Some(mut values) = values else { return Vec::new() };
     values.extend(retry_after(decision).map(|seconds| header("Retry-After", seconds.to_string())));
@@ -71,17 +85,42 @@ fn separate(limited: &Limited<'_>, names: &HeaderNames) -> Vec<HeaderValue> {
     [Some(limit), remaining, reset].into_iter().flatten().collect()
 }
 
-/// Returns the headers of the IETF draft, with the capacity likewise.
-fn ietf(limited: &Limited<'_>) -> Vec<HeaderValue> {
+/// Returns the headers of the IETF draft, with the capacity likewise. `retry_after` is the value of `Retry-After`: it
+/// must not be earlier than the parameter `t`.
+fn ietf(limited: &Limited<'_>, keys: PartitionKeys, retry_after: Option<u64>) -> Vec<HeaderValue> {
     let limit = &limited.asked.check.limit;
     let name = quoted(limited.asked.source.label());
+    let unit = match limited.asked.source {
+        _ if limit.algorithm().has_holders() => Some("concurrent-requests"),
+        Source::Rule(_, limit) => {
+            let unit = limit.config.options.quota_unit;
+            (unit != QuotaUnit::Requests).then(|| unit.name())
+        }
+        Source::Override(_) => None,
+    };
+    let unit = unit.map(|unit| format!(";qu=\"{unit}\"")).unwrap_or_default();
     // Days, months and years of a calendar vary in length.
     let window = limit.window().filter(|_| limit.options().time_zone.is_none());
     let window = window.map(|_| format!(";w={}", whole_seconds(limit.period_ms()))).unwrap_or_default();
-    let reset = limited.reset_after_ms().map(|ms| format!(";t={}", whole_seconds(ms))).unwrap_or_default();
-    let mut values = vec![header("RateLimit-Policy", format!("{name};q={}{window}", limit.capacity()))];
-    values.extend(limited.remaining().map(|remaining| header("RateLimit", format!("{name};r={remaining}{reset}"))));
+    let key = match keys {
+        PartitionKeys::Hidden => String::new(),
+        PartitionKeys::Shown => partition_key(limited.asked.check.key.as_str()),
+    };
+    let more = limited.more_after_ms().map(whole_seconds);
+    let more = more.filter(|more| retry_after.is_none_or(|retry_after| *more <= retry_after));
+    let more = more.map(|seconds| format!(";t={seconds}")).unwrap_or_default();
+    let mut values = vec![header("RateLimit-Policy", format!("{name};q={}{unit}{window}{key}", limit.capacity()))];
+    let remaining = limited.remaining();
+    values.extend(remaining.map(|remaining| header("RateLimit", format!("{name};r={remaining}{more}{key}"))));
     values
+}
+
+/// Writes a counter's name as the parameter `pk`: a hash of it, so that no value of a request is told.
+fn partition_key(counter: &str) -> String {
+    const BYTES: usize = 12;
+    let mut hasher = blake3::Hasher::new_derive_key("tollgate 2026-11 pk of RateLimit");
+    hasher.update(counter.as_bytes());
+    format!(";pk=:{}:", BASE64.encode(&hasher.finalize().as_bytes()[..BYTES]))
 }
 
 /// Returns a header of this name with the cause of the decision, or `None` if no limit applies and the request passes.

@@ -28,7 +28,7 @@ use tonic::{Request, Response, Status};
 pub use activity::Activity;
 pub use connection::{Begun, Server, begin};
 pub use convert::RequestLimits;
-pub use headers::{HeaderFormat, HeaderNames, Headers};
+pub use headers::{HeaderFormat, HeaderNames, Headers, PartitionKeys};
 pub use incoming::Incoming;
 pub use options::{ConnectionOptions, Transport};
 pub use preface::NotHttp2;
@@ -279,6 +279,7 @@ impl<S: Store> Service<S> {
         if let Some(span) = &caller.span {
             span.set("tollgate.decision", if decision.over_limit { "over_limit" } else { "ok" });
             span.set_words("tollgate.decided_by", decision.decided_by().into_iter().map(DecidedBy::name));
+            describe(span, &decision);
         }
         let metadata = match caller.detail {
             Detail::Unusual => details::of_unusual(&decision),
@@ -313,6 +314,25 @@ impl<S: Store> Service<S> {
             false => Vec::new(),
         };
         details::full(decision, Beside { missed: explain::missed(&snapshot.rules, request), next_after_ms })
+    }
+}
+
+/// Adds the limit that is reported to the client to a span. Its name comes from the rules.
+fn describe(span: &Span, decision: &Decision<'_>) {
+    if let Some(limited) = decision.reported() {
+        let limit = &limited.asked.check.limit;
+        span.set_text("tollgate.limit.name", limited.asked.source.label());
+        span.set("tollgate.limit.algorithm", limit.algorithm().name());
+        span.set("tollgate.limit.number", i64::from(limit.number()));
+        if limit.window().is_some() {
+            span.set("tollgate.limit.period_ms", i64::try_from(limit.period_ms()).unwrap_or(i64::MAX));
+        }
+        if let Some(remaining) = limited.remaining() {
+            span.set("tollgate.limit.remaining", i64::from(remaining));
+        }
+    }
+    if let Some(retry_after_ms) = decision.retry_after_ms() {
+        span.set("tollgate.retry_after_ms", i64::try_from(retry_after_ms).unwrap_or(i64::MAX));
     }
 }
 

@@ -10,18 +10,21 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
-use prometheus::proto::{Counter, LabelPair, Metric, MetricFamily, MetricType};
+use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 
-use super::declaration::{OF_RULES, OF_RULES_WITHOUT_STORE, OUTCOMES, REQUESTS_OF_RULES};
+use super::declaration::{FIGURES_OF_RULES, Figure, OF_RULES, OF_RULES_WITHOUT_STORE, OUTCOMES, REQUESTS_OF_RULES};
 use super::names::{Departed, Places, Stat, StatPath};
 use super::namespace::NAMESPACE;
 use super::tally::{OfRule, Tally};
 use crate::engine::asked::{OVERRIDE, Source};
 use crate::engine::decision::{DecidedBy, Limited};
-use crate::engine::rules::{Rule, RuleLimit, Rules};
+use crate::engine::rules::{Allowance, Rule, RuleLimit, Rules};
 
 /// The series of a rule are left out after it has not been used for this long.
 const QUIET: Duration = Duration::from_secs(60 * 60);
+
+/// The value of a figure that a limit does not have.
+const NONE: u64 = u64::MAX;
 
 /// Number of parts of the table of counters. The first request of a rule waits at most while a scrape copies one part.
 const PARTS: usize = 64;
@@ -59,6 +62,9 @@ pub(super) struct RuleCounters {
     domain: Box<str>,
     rule: Box<str>,
     placed: Mutex<Placed>,
+    /// The number of the limit, and its period in milliseconds, by the latest snapshot; `NONE` if it has none.
+    number: AtomicU64,
+    period_ms: AtomicU64,
     /// Whether the rule had a penalty in any of its snapshots.
     has_penalty: AtomicBool,
     /// Whether the rule has been used since the last scrape.
@@ -196,6 +202,7 @@ impl ByRule {
     /// Prepares a rule's counters for this limit of the snapshot with this number.
     fn prepare(&self, counters: &RuleCounters, snapshot: u64, (rule, limit): (&Rule, &RuleLimit)) {
         counters.has_penalty.fetch_or(limit.config.options.penalty.is_some(), Ordering::Relaxed);
+        counters.set_figures(&limit.config.allowance);
         if !self.is_pushed() && self.departed.is_none() {
             return;
         }
@@ -353,8 +360,10 @@ impl ByRule {
     pub(super) fn families(&self) -> impl Iterator<Item = MetricFamily> {
         let recent = self.recent(self.now());
         let (requests, without_store) = (family_of_requests(&recent), family_without_store(&recent));
+        let figures: Vec<MetricFamily> =
+            FIGURES_OF_RULES.iter().filter_map(|figure| family_of_figure(*figure, &recent)).collect();
         let families = OF_RULES.iter().filter_map(move |of_rules| family(*of_rules, &recent));
-        requests.into_iter().chain(families).chain(without_store)
+        requests.into_iter().chain(families).chain(without_store).chain(figures)
     }
 
     /// Returns the counters used recently enough before `now`, which counts from the start.
@@ -375,9 +384,28 @@ impl RuleCounters {
             domain: domain.into(),
             rule: rule.into(),
             placed: Mutex::default(),
+            number: AtomicU64::new(NONE),
+            period_ms: AtomicU64::new(NONE),
             has_penalty: AtomicBool::new(false),
             asked: AtomicBool::new(true),
             last_asked_ms: AtomicU64::new(0),
+        }
+    }
+
+    fn set_figures(&self, allowance: &Allowance) {
+        let (number, period_ms) = match allowance {
+            Allowance::Unlimited => (NONE, NONE),
+            Allowance::Limited(limit) => (limit.number().into(), limit.window().map_or(NONE, |_| limit.period_ms())),
+        };
+        self.number.store(number, Ordering::Relaxed);
+        self.period_ms.store(period_ms, Ordering::Relaxed);
+    }
+
+    fn figure(&self, figure: Figure) -> Option<f64> {
+        let known = |value: &AtomicU64| Some(value.load(Ordering::Relaxed)).filter(|value| *value != NONE);
+        match figure {
+            Figure::Number => known(&self.number).map(|number| number as f64),
+            Figure::Period => known(&self.period_ms).map(|ms| ms as f64 / 1_000.0),
         }
     }
 
@@ -491,6 +519,20 @@ fn family_without_store(rules: &[Arc<RuleCounters>]) -> Option<MetricFamily> {
     of_metrics(name, help, metrics.collect())
 }
 
+/// Builds the family of a figure of the rules' limits.
+fn family_of_figure((figure, name, help): (Figure, &str, &str), rules: &[Arc<RuleCounters>]) -> Option<MetricFamily> {
+    let gauge = |rule: &Arc<RuleCounters>| {
+        let mut gauge = Gauge::default();
+        gauge.set_value(rule.figure(figure)?);
+        let mut metric = labelled(rule, None);
+        metric.set_gauge(gauge);
+        Some(metric)
+    };
+    let mut family = of_metrics(name, help, rules.iter().filter_map(gauge).collect())?;
+    family.set_field_type(MetricType::GAUGE);
+    Some(family)
+}
+
 fn of_metrics(name: &str, help: &str, metrics: Vec<Metric>) -> Option<MetricFamily> {
     if metrics.is_empty() {
         return None;
@@ -503,21 +545,27 @@ fn of_metrics(name: &str, help: &str, metrics: Vec<Metric>) -> Option<MetricFami
     Some(family)
 }
 
-/// Builds a rule's metric, with an additional label if there is one.
+/// Builds a rule's counter, with an additional label if there is one.
 fn metric(rule: &RuleCounters, more: Option<(&str, &str)>, count: u64) -> Metric {
+    let mut counter = Counter::default();
+    counter.set_value(count as f64);
+    let mut metric = labelled(rule, more);
+    metric.set_counter(counter);
+    metric
+}
+
+/// Builds a rule's metric without a value.
+fn labelled(rule: &RuleCounters, more: Option<(&str, &str)>) -> Metric {
     let label = |name: &str, value: &str| {
         let mut label = LabelPair::default();
         label.set_name(name.to_owned());
         label.set_value(value.to_owned());
         label
     };
-    let mut counter = Counter::default();
-    counter.set_value(count as f64);
     let mut metric = Metric::default();
     let mut labels = vec![label("domain", &rule.domain), label("rule", &rule.rule)];
     labels.extend(more.map(|(name, value)| label(name, value)));
     metric.set_label(labels);
-    metric.set_counter(counter);
     metric
 }
 

@@ -27,6 +27,31 @@ pub(super) const REQUESTS_OF_RULES: (&str, &str) = (
      request.",
 );
 
+/// Names and help of the figures of each rule's limit, with the labels `domain` and `rule`.
+pub(super) const FIGURES_OF_RULES: [(Figure, &str, &str); 2] = [
+    (
+        Figure::Number,
+        "rule_limit",
+        "Number of the rule's limit in the rules in force, without adjustments: hits per period, or for concurrency \
+         slots. None for an unlimited rule, and for limits that requests supply.",
+    ),
+    (
+        Figure::Period,
+        "rule_period_seconds",
+        "Period of the rule's limit. With a time zone it is nominal: 30 days for a month, 365 for a year. None for a \
+         limit without a period.",
+    ),
+];
+
+/// A figure of a rule's limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Figure {
+    /// Its number.
+    Number,
+    /// Its period.
+    Period,
+}
+
 /// Values of the label `outcome`.
 pub(super) const OUTCOMES: [(OfRule, &str); 4] = [
     (OfRule::WithinLimitRequests, "within_limit"),

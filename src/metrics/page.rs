@@ -9,7 +9,7 @@ use prometheus::proto::{LabelPair, MetricFamily, MetricType};
 
 use super::by_rule::RuleMetrics;
 use super::declaration::{
-    Metrics, OF_RULES, OF_RULES_WITHOUT_STORE, OUTCOMES, REQUESTS_OF_CANDIDATES, REQUESTS_OF_RULES,
+    FIGURES_OF_RULES, Metrics, OF_RULES, OF_RULES_WITHOUT_STORE, OUTCOMES, REQUESTS_OF_CANDIDATES, REQUESTS_OF_RULES,
 };
 use super::namespace::NAMESPACE;
 use crate::engine::decision::DecidedBy;
@@ -66,6 +66,9 @@ pub fn page() -> prometheus::Result<String> {
     page.push_str(&with_label(REQUESTS_OF_RULES, "outcome", &OUTCOMES.map(|(_, outcome)| outcome)));
     for (_, name, help) in OF_RULES {
         let _ = writeln!(page, "| `{NAMESPACE}_{name}` | counter | {help} |");
+    }
+    for (_, name, help) in FIGURES_OF_RULES {
+        let _ = writeln!(page, "| `{NAMESPACE}_{name}` | gauge | {help} |");
     }
     page.push_str(&with_label(OF_RULES_WITHOUT_STORE, "decided_by", &DecidedBy::WITHOUT_STORE.map(DecidedBy::name)));
     page.push_str(

@@ -7,7 +7,9 @@ use std::time::Duration;
 use super::announce::Wants;
 use super::descriptors::Shares;
 use crate::engine::plan::PlanOptions;
-use crate::grpc::{ConnectionOptions, HeaderFormat, HeaderNames, Headers, RequestLimits, ServiceOptions, Upstream};
+use crate::grpc::{
+    ConnectionOptions, HeaderFormat, HeaderNames, Headers, PartitionKeys, RequestLimits, ServiceOptions, Upstream,
+};
 use crate::http::Availability;
 use crate::limiter::LimiterOptions;
 use crate::observe::Observers;
@@ -132,7 +134,10 @@ pub(super) fn service(settings: &Settings) -> ServiceOptions {
     let headers =
         match (settings.answers.limit_response_headers_enabled, settings.answers.limit_response_headers_format) {
             (false, _) => Headers::Off,
-            (true, HeaderFormat::Ietf) => Headers::Ietf,
+            (true, HeaderFormat::Ietf) => Headers::Ietf(match settings.answers.limit_response_headers_partition_key {
+                true => PartitionKeys::Shown,
+                false => PartitionKeys::Hidden,
+            }),
             (true, HeaderFormat::Separate) => Headers::Separate(HeaderNames {
                 limit: settings.answers.limit_limit_header.clone(),
                 remaining: settings.answers.limit_remaining_header.clone(),

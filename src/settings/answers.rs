@@ -22,6 +22,13 @@ pub struct AnswerSettings {
         help_heading = "Answers", value_parser = named(&HeaderFormat::ALL, HeaderFormat::name))]
     pub limit_response_headers_format: HeaderFormat,
 
+    /// Name the counter in the fields of the IETF draft, as a hash of its name (pk). Two clients with the same value
+    /// share the limit.
+    #[arg(long, env = "LIMIT_RESPONSE_HEADERS_PARTITION_KEY",
+        help_heading = "Answers", value_parser = switch(), ignore_case = true,
+        action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
+    pub limit_response_headers_partition_key: bool,
+
     /// Name of the header for the limit.
     #[arg(
         long,

@@ -163,6 +163,10 @@ const ROWS: &[Row] = &[
         let is_ietf = settings.answers.limit_response_headers_format == HeaderFormat::Ietf;
         without_headers(settings).or(is_ietf.then_some("LIMIT_RESPONSE_HEADERS_FORMAT is ietf"))
     }),
+    row(&["LIMIT_RESPONSE_HEADERS_PARTITION_KEY"], |settings| {
+        let is_ietf = settings.answers.limit_response_headers_format == HeaderFormat::Ietf;
+        without_headers(settings).or((!is_ietf).then_some("LIMIT_RESPONSE_HEADERS_FORMAT is separate"))
+    }),
     row(&["SOFT_LIMIT"], |settings| {
         let is_off = !settings.answers.upstream_headers_enabled;
         is_off.then_some("UPSTREAM_HEADERS_ENABLED is off, and limits with soft have a share of their own")

@@ -208,7 +208,10 @@ async fn an_answer_names_no_window_and_no_time_to_wait_where_there_is_none() {
         let limit = response.statuses[0].current_limit.as_ref().unwrap();
         assert_eq!((limit.requests_per_unit, limit.unit()), (3, Unit::Unknown));
         let header = |key| response.response_headers_to_add.iter().find(|header| header.key == key);
-        assert_eq!(header("RateLimit-Policy").unwrap().value, "\"route=reports|stream\";q=3");
+        assert_eq!(
+            header("RateLimit-Policy").unwrap().value,
+            "\"route=reports|stream\";q=3;qu=\"concurrent-requests\""
+        );
         assert_eq!(header("Retry-After"), None);
     }
 }

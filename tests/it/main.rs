@@ -43,6 +43,7 @@ mod floods;
 mod fuzzing;
 mod health;
 mod http2;
+mod ietf;
 mod json;
 mod leases;
 mod logs;

@@ -191,6 +191,8 @@ async fn a_call_that_fails_says_in_its_spans_of_what() {
     let spans = end(tollgate, &collector);
     let calls = named(&spans, "ShouldRateLimit");
     assert_eq!(get(calls[0], "tollgate.decided_by"), "failure_mode_open");
+    assert_eq!(get(calls[0], "tollgate.limit.name"), "user");
+    assert_eq!(get(calls[0], "tollgate.limit.algorithm"), "sliding_window");
     assert_eq!((get(calls[1], "error.type"), get(calls[2], "error.type")), ("unavailable".into(), "invalid".into()));
     assert_eq!(hex(&calls[2].parent_span_id), SPAN, "/json has the same headers");
     let stores = named(&spans, "store");

@@ -135,6 +135,7 @@ pub(super) fn drawn_domain() -> impl Strategy<Value = Value> {
         ("penalty", penalty.boxed()),
         ("lease", lease.boxed()),
         ("denied_body", body.boxed()),
+        ("quota_unit", of(&["requests", "content-bytes", "bytes"]).boxed()),
         ("soft", of(&["80%", "0%", "8", ""]).boxed()),
         ("failure_mode", mode().boxed()),
         ("count_denied", flag().boxed()),

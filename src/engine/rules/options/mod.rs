@@ -73,6 +73,7 @@ options! {
     enforce
     denied_body
     soft
+    quota_unit
 }
 
 /// A limit during the validation of its options.
