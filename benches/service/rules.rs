@@ -48,7 +48,7 @@ pub fn descriptor(entry: Entry, rule: Option<RuleConfig>, descriptors: Vec<Descr
 /// The domain `bench`.
 pub fn domain(descriptors: Vec<DescriptorConfig>) -> Rules {
     let (name, defaults) = ("bench".into(), Defaults::default());
-    Rules::new(vec![DomainConfig { name, defaults, origins: Vec::new(), descriptors }])
+    Rules::new(vec![DomainConfig { name, defaults, expect: None, origins: Vec::new(), descriptors }])
 }
 
 /// Returns the entries of a user's request.

@@ -12,6 +12,7 @@ use crate::check::group::{self, Votes};
 use crate::check::{Check, CheckVerdict, Occasion};
 use crate::descriptor::Role;
 use crate::rules::Rule;
+use crate::rules::expect::Missing;
 use crate::usage::Time;
 
 /// The complete answer to a request.
@@ -23,6 +24,8 @@ pub struct Decision<'a> {
     pub only_shadow: bool,
     /// Whether the rules have the domain.
     pub domain_found: bool,
+    /// An expected entry that the request does not bring.
+    pub missing: Option<Missing<'a>>,
     /// One status for each descriptor, in the same order.
     pub statuses: Few<Status<'a>>,
     /// The answers of all limits, in the order of the descriptors.
@@ -140,11 +143,13 @@ pub enum DecidedBy {
     UnknownDomain,
     /// The setting for descriptors that no rule matches.
     UnknownDescriptor,
+    /// The domain, which expects an entry that the request does not bring.
+    MissingEntry,
 }
 
 impl DecidedBy {
     /// All origins.
-    pub const ALL: [DecidedBy; 11] = [
+    pub const ALL: [DecidedBy; 12] = [
         DecidedBy::Store,
         DecidedBy::KnownDenial,
         DecidedBy::FailureModeOpen,
@@ -156,6 +161,7 @@ impl DecidedBy {
         DecidedBy::Adjustment,
         DecidedBy::UnknownDomain,
         DecidedBy::UnknownDescriptor,
+        DecidedBy::MissingEntry,
     ];
 
     /// The origins where the store was unavailable.
@@ -182,6 +188,7 @@ impl DecidedBy {
             DecidedBy::Adjustment => "adjustment",
             DecidedBy::UnknownDomain => "unknown_domain",
             DecidedBy::UnknownDescriptor => "unknown_descriptor",
+            DecidedBy::MissingEntry => "missing_entry",
         }
     }
 
@@ -197,7 +204,8 @@ impl DecidedBy {
             | DecidedBy::Skipped
             | DecidedBy::Adjustment
             | DecidedBy::UnknownDomain
-            | DecidedBy::UnknownDescriptor => false,
+            | DecidedBy::UnknownDescriptor
+            | DecidedBy::MissingEntry => false,
             DecidedBy::KnownDenial
             | DecidedBy::FailureModeOpen
             | DecidedBy::FailureModeClosed
@@ -236,7 +244,7 @@ pub struct Refund {
 impl<'a> Decision<'a> {
     /// Concludes from these answers. In global shadow mode no request is denied.
     pub fn new(
-        domain_found: bool,
+        (domain_found, missing): (bool, Option<Missing<'a>>),
         statuses: Few<Status<'a>>,
         limits: Vec<Limited<'a>>,
         shadow_mode: bool,
@@ -245,7 +253,8 @@ impl<'a> Decision<'a> {
         for limited in &limits {
             votes.add(limited.role(), &limited.asked.check, limited.over());
         }
-        let deny = votes.deny() || statuses.iter().any(Status::is_unknown);
+        let is_missing = missing.is_some_and(|missing| missing.denies());
+        let deny = votes.deny() || is_missing || statuses.iter().any(Status::is_unknown);
         let only_shadow = deny && shadow_mode;
         let over_limit = deny && !shadow_mode;
         // A limit that cannot deny the request does not delay it either.
@@ -253,7 +262,7 @@ impl<'a> Decision<'a> {
         let delay_ms = enforced.filter_map(Limited::verdict).map(|verdict| verdict.delay_ms).max();
         let delay_ms = delay_ms.filter(|_| !over_limit && !shadow_mode).unwrap_or(0);
         let delay = Duration::from_millis(delay_ms);
-        Decision { over_limit, only_shadow, domain_found, statuses, limits, delay }
+        Decision { over_limit, only_shadow, domain_found, missing, statuses, limits, delay }
     }
 
     /// Returns, for each limited descriptor, the answers of its limits.
@@ -308,15 +317,20 @@ impl<'a> Decision<'a> {
                 all.push(decided_by);
             }
         }
-        if self.denies_unknown() {
+        if self.over_limit && self.missing.is_some_and(|missing| missing.denies()) {
+            all.push(DecidedBy::MissingEntry);
+        }
+        if self.over_limit && self.statuses.iter().any(Status::is_unknown) {
             all.push(if self.domain_found { DecidedBy::UnknownDescriptor } else { DecidedBy::UnknownDomain });
         }
         all
     }
 
-    /// Returns whether the request is denied because the rules have no match for a part of it.
+    /// Returns whether the request is denied because the rules have no match for a part of it, or because it does not
+    /// bring an expected entry.
     pub fn denies_unknown(&self) -> bool {
-        self.over_limit && self.statuses.iter().any(Status::is_unknown)
+        let is_missing = || self.missing.is_some_and(|missing| missing.denies());
+        self.over_limit && (self.statuses.iter().any(Status::is_unknown) || is_missing())
     }
 
     /// Returns whether an adjustment answered for one of the limits.

@@ -189,15 +189,17 @@ impl Compared<'_, '_> {
         rules
     }
 
-    /// Returns whether one set of rules alone denies the request because it does not know a sampled descriptor.
+    /// Returns whether one set of rules alone denies the request because it does not know a sampled descriptor, or
+    /// expects an entry that the request does not bring.
     fn is_unknown(&self) -> bool {
         let denying = match self.difference {
             Difference::Agreed => return false,
             Difference::NewlyDenied => self.new,
             Difference::NewlyAllowed => self.old,
         };
+        let is_missing = denying.missing.is_some_and(|missing| missing.denies());
         let mut statuses = denying.statuses.iter().enumerate();
-        statuses.any(|(descriptor, status)| status.is_unknown() && self.arrival.is_sampled(descriptor))
+        is_missing || statuses.any(|(descriptor, status)| status.is_unknown() && self.arrival.is_sampled(descriptor))
     }
 }
 

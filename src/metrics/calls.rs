@@ -1,6 +1,6 @@
 //! Metrics of calls and their descriptors, of all rules together.
 
-use prometheus::{Histogram, IntCounter, IntGauge, Opts};
+use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge, Opts};
 
 use super::register::{Known, Register, itself};
 use super::striped::Striped;
@@ -18,6 +18,7 @@ pub(super) struct Calls {
     pub(super) descriptors: Matches,
     /// By whether the domain or the rule is unknown.
     pub(super) unknown_denied: Known<&'static str, 2>,
+    pub(super) missing_entries: IntCounterVec,
     pub(super) only_shadow: IntCounter,
     pub(super) retry_after_seconds: Striped<Histogram>,
     pub(super) failure_answers: Known<DecidedBy, { DecidedBy::WITHOUT_STORE.len() }>,
@@ -74,6 +75,12 @@ impl Calls {
                 ),
                 ("unknown", ["domain", "descriptor"]),
                 itself,
+            )?,
+            missing_entries: register.counters(
+                "missing_entries_total",
+                "Calls without an entry that their domain expects, by the first entry that is missing, whether they \
+                 are denied or only counted.",
+                &["domain", "entry"],
             )?,
             only_shadow: register.counter("global_shadow_mode_total", "Calls allowed only because of SHADOW_MODE.")?,
             retry_after_seconds: register.histogram(

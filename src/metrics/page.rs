@@ -26,6 +26,7 @@ pub fn page() -> prometheus::Result<String> {
     let metrics = metrics.with_values(NonZeroUsize::MIN)?;
     metrics.observe_lost_log_lines(|| 0)?;
     metrics.record_load(&Rules::default(), &RuleMetrics::default());
+    metrics.calls.missing_entries.with_label_values(&["", ""]);
     metrics.xds()?;
     metrics.admin()?;
     metrics.sentinels()?.set_answering("", 1, 1);

@@ -13,6 +13,7 @@ use crate::engine::asked::{Asked, OVERRIDE, Source};
 use crate::engine::decision::{DecidedBy, Decision, Limited, Status};
 use crate::engine::descriptor::{Descriptor, Request};
 use crate::engine::plan::Undecided;
+use crate::engine::rules::expect::Missing;
 
 /// Largest number of hits counted for one descriptor of a request. A request can ask for 2^53 hits; beyond that number,
 /// Prometheus' floating-point values no longer change when one is added, which would hide the hits of all other
@@ -46,6 +47,9 @@ impl Metrics {
         if decision.over_limit { &self.calls.outcomes.over_limit } else { &self.calls.outcomes.ok }.mine().inc();
         if decision.only_shadow {
             self.calls.only_shadow.inc();
+        }
+        if let Some(Missing { domain, entry, .. }) = decision.missing {
+            self.calls.missing_entries.with_label_values(&[domain, entry]).inc();
         }
         if let Some(wait_ms) = decision.retry_after_ms() {
             self.calls.retry_after_seconds.mine().observe(Duration::from_millis(wait_ms).as_secs_f64());
@@ -238,6 +242,7 @@ mod tests {
     fn rules(domain: &str) -> Rules {
         Rules::new(vec![DomainConfig {
             name: domain.into(),
+            expect: None,
             defaults: Defaults::default(),
             origins: Vec::new(),
             descriptors: Vec::new(),

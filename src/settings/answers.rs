@@ -60,7 +60,8 @@ pub struct AnswerSettings {
     pub limit_reset_header: String,
 
     /// Name of a header that says what decided a request: store, known_denial, failure_mode_open, failure_mode_closed,
-    /// failure_mode_local, not_refunded or adjustment. Unset: no such header.
+    /// failure_mode_local, not_refunded, adjustment, unknown_domain, unknown_descriptor or missing_entry. Unset: no
+    /// such header.
     #[arg(long, env = "LIMIT_DECIDED_BY_HEADER", value_name = "NAME", help_heading = "Answers")]
     pub limit_decided_by_header: Option<String>,
 

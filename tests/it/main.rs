@@ -36,6 +36,7 @@ mod dynamic_metadata;
 mod ending;
 mod enforce;
 mod envoy;
+mod expect;
 mod explain;
 mod fleet;
 mod faults;

@@ -22,6 +22,7 @@ use crate::asked::Asked;
 use crate::decision::Decision;
 use crate::descriptor::{Descriptor, Entry, Override, Request};
 use crate::plan::{MAX_WORK, Names, Plan, PlanOptions, Undecided, Unknown};
+use crate::rules::expect::Missing;
 use crate::rules::{Budget, MatchedBy, Miss, Missed, Place, Rules};
 use crate::usage::Time;
 
@@ -34,6 +35,9 @@ pub struct Explanation {
     pub domain: String,
     /// The domain's place in the rules; `None` if they do not have it.
     pub at: Option<At>,
+    /// The first entry that the domain expects and the request does not bring.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing: Option<MissingEntry>,
     /// The descriptors in the order of the request.
     pub descriptors: Vec<Explained>,
     /// The answer that a request of one hit would get.
@@ -43,6 +47,15 @@ pub struct Explanation {
     /// The reason why the request is denied whatever its counters' state.
     #[serde(skip)]
     denied_anyway: Option<String>,
+}
+
+/// An entry that a domain expects and a request does not bring.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MissingEntry {
+    /// Its key.
+    pub entry: String,
+    /// What happens to the request, by its name in rules.
+    pub on_missing: String,
 }
 
 /// A place in a file.
@@ -238,6 +251,10 @@ impl Explanation {
         let mut explanation = Explanation {
             domain: request.domain.to_string(),
             at: rules.domain(&request.domain).and_then(|domain| At::of(rules, domain.place)),
+            missing: plan.missing().map(|missing| MissingEntry {
+                entry: missing.entry.to_owned(),
+                on_missing: missing.action.name().to_owned(),
+            }),
             descriptors,
             answer: Verdict::Unknown,
             because: "the counters have not been read".to_owned(),
@@ -274,7 +291,17 @@ impl Explanation {
             Found::UnknownDescriptor => Some(("UNKNOWN_DESCRIPTOR", options.unknown_descriptor)),
             Found::Limited | Found::BroughtAlong | Found::Unlimited | Found::Replaced => None,
         });
+        let missing = plan.missing().filter(Missing::denies);
+        let without =
+            missing.map(|missing| format!("the domain expects the entry {}, and the request has none", missing.entry));
         let (answer, because) = match unknown {
+            _ if missing.is_some() => {
+                let because = without.unwrap_or_default();
+                match options.shadow_mode {
+                    true => (Verdict::Pass, format!("allowed only because of SHADOW_MODE: {because}")),
+                    false => (Verdict::Deny, because),
+                }
+            }
             Some((setting, Unknown::Deny)) if options.shadow_mode => {
                 (Verdict::Pass, format!("allowed only because of SHADOW_MODE: no rule matches, and {setting} is deny"))
             }

@@ -3,16 +3,22 @@
 use std::fmt;
 
 use super::{
-    At, Explained, ExplainedLimit, Explanation, Found, From, Matched, MissedBy, Part, RoleName, State, Verdict,
+    At, Explained, ExplainedLimit, Explanation, Found, From, Matched, MissedBy, MissingEntry, Part, RoleName, State,
+    Verdict,
 };
 use crate::descriptor::wait;
 use crate::printable::printable;
 use crate::rules::MatchedBy;
+use crate::rules::expect::OnMissing;
 
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Explanation { domain, at, descriptors, answer, because, .. } = self;
+        let Explanation { domain, at, missing, descriptors, answer, because, .. } = self;
         writeln!(f, "domain {}{}", printable(domain), In(at.as_ref()))?;
+        if let Some(MissingEntry { entry, on_missing }) = missing {
+            let done = if on_missing == OnMissing::Deny.name() { "denied" } else { "counted" };
+            writeln!(f, "  expects {}, which the request does not bring: {done}", printable(entry))?;
+        }
         for descriptor in descriptors {
             descriptor.fmt(f)?;
             for limit in &descriptor.limits {

@@ -12,6 +12,7 @@ use crate::check::{
 };
 use crate::decision::{Answer, Decision, Few, Limited, Status};
 use crate::descriptor::{Descriptor, Entry, Override, Request, Role};
+use crate::rules::expect::Missing;
 use crate::rules::options::RuleOptions;
 use crate::rules::{Allowance, Defaults, Domain, FailureMode, LimitConfig, Rule, RuleLimit, Rules};
 
@@ -114,6 +115,8 @@ pub struct Plan<'a> {
     options: &'a PlanOptions,
     names: Names,
     domain_found: bool,
+    /// An expected entry that the request does not bring.
+    missing: Option<Missing<'a>>,
     statuses: Few<Status<'a>>,
     adjustments: Option<&'a InForce>,
     asked: Vec<Asked<'a>>,
@@ -170,6 +173,7 @@ impl<'a> Plan<'a> {
             options,
             names,
             domain_found: false,
+            missing: None,
             statuses: Few::with_capacity(request.descriptors.len()),
             adjustments,
             asked: Vec::new(),
@@ -182,6 +186,7 @@ impl<'a> Plan<'a> {
             return plan;
         };
         plan.domain_found = true;
+        plan.missing = domain.expect.as_ref().and_then(|expect| expect.missing(&domain.name, request));
         let matched: Few<Option<&Rule>> = request
             .descriptors
             .iter()
@@ -206,7 +211,9 @@ impl<'a> Plan<'a> {
                 None => options.unknown_descriptor.status(descriptor),
             });
         }
-        let is_denied = plan.statuses.iter().any(Status::is_unknown) || plan.blocked().next().is_some();
+        let is_denied = plan.statuses.iter().any(Status::is_unknown)
+            || plan.missing.is_some_and(|missing| missing.denies())
+            || plan.blocked().next().is_some();
         if is_denied && !options.shadow_mode {
             plan.charge_denial();
         }
@@ -415,6 +422,11 @@ impl<'a> Plan<'a> {
         self.domain_found
     }
 
+    /// Returns an expected entry that the request does not bring.
+    pub fn missing(&self) -> Option<Missing<'a>> {
+        self.missing
+    }
+
     /// Returns a descriptor that asks for a refund from a limit that does not accept refunds, and the limit.
     pub fn refused_refund(&self) -> Option<(usize, &'a RuleLimit)> {
         self.refused
@@ -503,7 +515,8 @@ impl<'a> Plan<'a> {
         for Settled { place, asked, answer } in self.settled {
             limits.insert(place.min(limits.len()), Limited { asked, answer });
         }
-        Decision::new(self.domain_found, self.statuses, limits, self.options.shadow_mode)
+        let shadow_mode = self.options.shadow_mode;
+        Decision::new((self.domain_found, self.missing), self.statuses, limits, shadow_mode)
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::config::Metadata;
+use super::expect::Expect;
 use super::options::{self, RuleOptions};
 use super::report::Line;
 use crate::algorithm::{Algorithm, Limit, TimeZone};
@@ -17,6 +18,8 @@ pub struct DomainConfig {
     pub name: String,
     /// Values for limits that do not set them, including limits sent in requests.
     pub defaults: Defaults,
+    /// The entries that each request must bring.
+    pub expect: Option<Expect>,
     /// Its origins; each [`Place`] refers to one of these.
     pub origins: Vec<OriginConfig>,
     /// The top level of the tree.

@@ -12,6 +12,7 @@ use super::checked::{
     Defaults, DescriptorConfig, DomainConfig, LimitConfig, OriginConfig, Place, RuleConfig, RuleLimitConfig,
 };
 use super::config::Metadata;
+use super::expect::Expect;
 use super::report::Line;
 use super::version;
 use crate::descriptor::{Entry, Role};
@@ -134,6 +135,8 @@ pub struct Domain {
     pub name: Arc<str>,
     /// Settings of limits that requests send.
     pub defaults: Defaults,
+    /// The entries that each request must bring.
+    pub expect: Option<Expect>,
     /// The place where it is first named.
     pub place: Place,
     pub(super) root: Level,
@@ -184,9 +187,10 @@ impl Rules {
     /// Compiles domains. They must have different names, and siblings must differ in key or value, as `validate`
     /// ensures.
     pub fn new(configs: Vec<DomainConfig>) -> Rules {
-        let compiled = configs.into_iter().map(|DomainConfig { name, defaults, origins, descriptors }| {
+        let compiled = configs.into_iter().map(|config| {
+            let DomainConfig { name, defaults, expect, origins, descriptors } = config;
             let parts = vec![CompiledPart { subtree: Subtree::compile(&name, descriptors), origins }];
-            CompiledDomain { name, defaults, parts }
+            CompiledDomain { name, defaults, expect, parts }
         });
         Rules::join(compiled.collect())
     }
@@ -197,7 +201,7 @@ impl Rules {
         let parts = || domains.iter().flat_map(|domain| &domain.parts);
         rules.rules.reserve_exact(parts().map(|part| part.subtree.rules.len()).sum());
         rules.origins.reserve_exact(parts().map(|part| part.origins.len()).sum());
-        for (id, CompiledDomain { name, defaults, parts }) in domains.into_iter().enumerate() {
+        for (id, CompiledDomain { name, defaults, expect, parts }) in domains.into_iter().enumerate() {
             let name: Arc<str> = name.into();
             let (first_rule, first_origin) = (rules.rules.len(), rules.origins.len());
             let mut root = Level::default();
@@ -208,7 +212,7 @@ impl Rules {
             call_by_name(&mut rules.rules[first_rule..]);
             let line = rules.origins.get(first_origin).and_then(|origin| origin.domain);
             let place = Place { origin: first_origin as u32, line };
-            rules.domains.insert(Arc::clone(&name), Domain { id, name, defaults, place, root });
+            rules.domains.insert(Arc::clone(&name), Domain { id, name, defaults, expect, place, root });
         }
         for (id, limit) in rules.rules.iter_mut().flat_map(|rule| &mut rule.limits).enumerate() {
             limit.id = id;
@@ -387,6 +391,7 @@ impl fmt::Display for Pattern {
 pub(super) struct CompiledDomain {
     pub(super) name: String,
     pub(super) defaults: Defaults,
+    pub(super) expect: Option<Expect>,
     /// Parts in order of precedence. No two have top nodes with the same key and value.
     pub(super) parts: Vec<CompiledPart>,
 }

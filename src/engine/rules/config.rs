@@ -63,6 +63,10 @@ pub struct RawDomain<'a> {
     pub domain: Raw<Text<'a>>,
     /// Values for limits that do not set them.
     pub defaults: Raw<RawDefaults<'a>>,
+    /// Keys of the entries that each request must bring.
+    pub expect: List<Text<'a>>,
+    /// What happens to a request without one.
+    pub on_missing: Raw<Text<'a>>,
     /// The top level of the tree.
     pub descriptors: List<RawDescriptor<'a>>,
 }
@@ -123,6 +127,8 @@ pub enum RawValue<'a> {
     Flag(bool),
     /// A mapping of known keys.
     Mapping(RawMapping<'a>),
+    /// A list of texts.
+    Names(Vec<Raw<Text<'a>>>),
     /// A list of mappings of known keys.
     List(Vec<Raw<RawMapping<'a>>>),
     /// A mapping of any keys.

@@ -7,6 +7,7 @@
 use std::sync::LazyLock;
 
 use super::checked::FailureMode;
+use super::expect;
 use super::options::{self, RuleOptions};
 use super::section::{Key, Section, Takes, key};
 use crate::algorithm::{Algorithm, Kind, Options};
@@ -18,6 +19,8 @@ pub static ROOT: Section = Section {
     keys: &[&[
         key("domain", Takes::Name, "The domain, as configured in Envoy's rate-limit filter."),
         key("defaults", Takes::One(&DEFAULTS), "Defaults for the limits of this file."),
+        expect::EXPECT,
+        expect::ON_MISSING,
         key("descriptors", Takes::Many(&DESCRIPTOR), "Matched against the first entry of a request's descriptor."),
     ]],
     required: &["domain"],

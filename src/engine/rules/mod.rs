@@ -10,6 +10,7 @@ pub mod compiled;
 mod complaints;
 pub mod config;
 pub mod diff;
+pub mod expect;
 pub mod keys;
 pub mod options;
 pub mod pairs;

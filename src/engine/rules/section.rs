@@ -45,6 +45,8 @@ pub enum Takes {
     Unit,
     /// One of these names.
     Choice(fn() -> Vec<&'static str>),
+    /// A list of required texts.
+    Names,
     /// A mapping of any keys.
     Mapping,
     /// A mapping of known keys.

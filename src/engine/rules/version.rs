@@ -24,6 +24,8 @@ pub(super) fn of(rules: &Rules) -> String {
         note_barren(rules, &domain.root, "", &mut barren);
         barren.sort_unstable();
         text.add(&(&domain.name, &domain.defaults, barren));
+        // Few domains have this.
+        domain.expect.iter().for_each(|expect| text.add(expect));
     }
     // Limits with equal settings usually share them, and hashing a million would take a while.
     let mut configs = HashMap::new();

@@ -102,13 +102,15 @@ impl<'a> Context<'a, '_> {
         })
     }
 
-    /// Returns the line of a descriptor that is denied because the rules do not know it.
+    /// Returns the line of a descriptor that is denied because the rules do not know it, or because its request does
+    /// not bring an expected entry.
     pub(super) fn of_unknown(&self, descriptor: &'a Descriptor) -> Line<'a> {
         self.of_descriptor(descriptor)
     }
 
     fn of_descriptor(&self, descriptor: &'a Descriptor) -> Line<'a> {
         let unknown = match self.decision.domain_found {
+            _ if self.decision.missing.is_some_and(|missing| missing.denies()) => DecidedBy::MissingEntry,
             true => DecidedBy::UnknownDescriptor,
             false => DecidedBy::UnknownDomain,
         };

@@ -127,7 +127,8 @@ impl DecisionLog {
     pub fn record(&self, request: &Request, decision: &Decision<'_>, request_id: Option<&dyn Display>) {
         let is_sampled = self.sample > 0.0 && fastrand::f64() < self.sample;
         let is_denied = decision.limits.iter().any(|limited| limited.over());
-        let denies_unknown = decision.statuses.iter().any(Status::is_unknown);
+        let is_missing = decision.missing.is_some_and(|missing| missing.denies());
+        let denies_unknown = is_missing || decision.statuses.iter().any(Status::is_unknown);
         if !is_sampled && !is_denied && !denies_unknown {
             return;
         }
@@ -145,7 +146,7 @@ impl DecisionLog {
             }
         }
         for (descriptor, status) in request.descriptors.iter().zip(&decision.statuses) {
-            if status.is_unknown() {
+            if is_missing || status.is_unknown() {
                 self.add(&mut lines, time, Kind::Denial, || Some(context.of_unknown(descriptor)));
             }
         }

@@ -221,7 +221,7 @@ fn list<'c, W, R>(wire: &'c [W], raw: impl Fn(&'c W) -> R) -> List<R> {
 
 fn raw_domain(config: &RateLimitConfig) -> RawDomain<'_> {
     let RateLimitConfig { name: _, domain, descriptors } = config;
-    RawDomain { domain: text(domain), defaults: Raw::Missing, descriptors: list(descriptors, raw_descriptor) }
+    RawDomain { domain: text(domain), descriptors: list(descriptors, raw_descriptor), ..RawDomain::default() }
 }
 
 fn raw_descriptor(descriptor: &RateLimitDescriptor) -> RawDescriptor<'_> {

@@ -163,7 +163,14 @@ pub(super) fn drawn_domain() -> impl Strategy<Value = Value> {
         ("failure_mode", mode().boxed()),
         ("denied_body", of_defaults.boxed()),
     ]);
-    map([("domain", name().boxed()), ("defaults", defaults.boxed()), ("descriptors", descriptors)])
+    let expect = prop::collection::vec(of(&["a", "b", "usr"]), 0..3).prop_map(Value::from);
+    map([
+        ("domain", name().boxed()),
+        ("defaults", defaults.boxed()),
+        ("expect", expect.boxed()),
+        ("on_missing", of(&["count", "deny", "ignore"]).boxed()),
+        ("descriptors", descriptors),
+    ])
 }
 
 /// Some of these keys.
@@ -199,6 +206,12 @@ fn list<'v, T>(of: &'v Map<String, Value>, key: &str, read: impl Fn(&'v Map<Stri
     })
 }
 
+fn names<'v>(of: &'v Map<String, Value>, key: &str) -> Raw<Vec<Raw<Cow<'v, str>>>> {
+    given(of, key, |value| {
+        value.as_array().unwrap().iter().map(|item| Raw::Given(item.as_str().unwrap().into())).collect()
+    })
+}
+
 fn raw(of: &Map<String, Value>) -> RawDomain<'_> {
     RawDomain {
         domain: words(of, "domain"),
@@ -212,6 +225,8 @@ fn raw(of: &Map<String, Value>) -> RawDomain<'_> {
                 }),
             }
         }),
+        expect: names(of, "expect"),
+        on_missing: words(of, "on_missing"),
         descriptors: list(of, "descriptors", raw_descriptor),
     }
 }
@@ -245,6 +260,7 @@ fn raw_mapping<'v>(of: &'v Map<String, Value>, section: &Section) -> RawMapping<
             }
             Takes::Number => number(of, key.name).map(RawValue::Number),
             Takes::Flag => flag(of, key.name).map(RawValue::Flag),
+            Takes::Names => names(of, key.name).map(RawValue::Names),
             Takes::Mapping => given(of, key.name, |value| RawValue::Any(Box::new(value.as_object().unwrap().clone()))),
             Takes::One(section) => {
                 given(of, key.name, |value| RawValue::Mapping(raw_mapping(value.as_object().unwrap(), section)))

@@ -37,6 +37,7 @@ fn rules_that_say_the_same_have_one_version_wherever_they_are() {
 fn whatever_changes_decisions_changes_the_version() {
     for (from, to) in [
         ("domain: shop", "domain: mall"),
+        ("domain: shop", "domain: shop\nexpect: [user]"),
         ("key: user", "key: client"),
         ("per-user", "each"),
         ("unit: minute", "unit: day"),

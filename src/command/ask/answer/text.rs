@@ -48,6 +48,9 @@ impl Answer {
                 let _ = writeln!(text, "  denied, because {setting} is deny");
             }
         }
+        if self.details.decided_by.split(", ").any(|name| name == DecidedBy::MissingEntry.name()) {
+            text.push_str("  denied, because the request does not bring an entry that the domain expects\n");
+        }
         for header in &self.response.response_headers_to_add {
             let _ = writeln!(text, "  {}: {}", printable(&header.key), printable(&header.value));
         }
@@ -194,7 +197,8 @@ fn without_store(limit: &LimitDetails, what: What) -> Option<String> {
         | DecidedBy::FailureModeError
         | DecidedBy::Adjustment
         | DecidedBy::UnknownDomain
-        | DecidedBy::UnknownDescriptor => return None,
+        | DecidedBy::UnknownDescriptor
+        | DecidedBy::MissingEntry => return None,
     };
     Some(words.to_owned())
 }

@@ -14,6 +14,7 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 
 use crate::check::{Key, Origin};
 use crate::descriptor::{Entry, Text};
+use crate::rules::expect::Expect;
 use crate::rules::{Allowance, Defaults, LimitConfig, Rule, RuleLimit, Rules};
 
 pub use summary::{Summary, Totals};
@@ -38,6 +39,8 @@ pub enum Kind<'r> {
     DomainRemoved(usize),
     /// The defaults for limits sent in requests have changed.
     Defaults(&'r Defaults, &'r Defaults),
+    /// The entries that each request must bring have changed.
+    Expect(Option<&'r Expect>, Option<&'r Expect>),
     /// Rules with wildcards have changed their order.
     Order,
     /// A limit is new; requests that it applies to matched this other rule before.
@@ -76,7 +79,7 @@ impl<'r> Kind<'r> {
         match self {
             Kind::DomainAdded(_) | Kind::Added(..) => "added",
             Kind::DomainRemoved(_) | Kind::Removed(..) => "removed",
-            Kind::Defaults(..) | Kind::Order | Kind::Changed(..) => "changed",
+            Kind::Defaults(..) | Kind::Expect(..) | Kind::Order | Kind::Changed(..) => "changed",
         }
     }
 
@@ -84,7 +87,7 @@ impl<'r> Kind<'r> {
     pub fn rule(&self) -> Option<&'r str> {
         match self {
             Kind::Added(side, _) | Kind::Removed(side, _) | Kind::Changed(_, side) => Some(&side.limit.label),
-            Kind::DomainAdded(_) | Kind::DomainRemoved(_) | Kind::Defaults(..) | Kind::Order => None,
+            Kind::DomainAdded(_) | Kind::DomainRemoved(_) | Kind::Defaults(..) | Kind::Expect(..) | Kind::Order => None,
         }
     }
 }
@@ -144,6 +147,12 @@ fn domains<'r>(old: &'r Rules, new: &'r Rules, visit: &mut impl FnMut(Change<'r>
     names.sort_unstable();
     names.dedup();
     for domain in names {
+        if let (Some(before), Some(after)) = (old.domain(domain), new.domain(domain))
+            && before.expect != after.expect
+        {
+            let kind = Kind::Expect(before.expect.as_ref(), after.expect.as_ref());
+            visit(Change { domain, kind, counters: Counters::None });
+        }
         let (kind, counters) = match (old.domain(domain), new.domain(domain)) {
             (None, _) => (Kind::DomainAdded(limits_after(domain)), Counters::None),
             (_, None) => (Kind::DomainRemoved(limits_before(domain)), Counters::None),

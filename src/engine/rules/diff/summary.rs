@@ -43,7 +43,7 @@ impl Totals {
             Kind::DomainRemoved(limits) => self.removed += limits,
             Kind::Added(..) => self.added += 1,
             Kind::Removed(..) => self.removed += 1,
-            Kind::Defaults(..) | Kind::Order | Kind::Changed(..) => self.changed += 1,
+            Kind::Defaults(..) | Kind::Expect(..) | Kind::Order | Kind::Changed(..) => self.changed += 1,
         }
         self.afresh += usize::from(change.counters.are_lost());
     }

@@ -5,6 +5,7 @@ use std::fmt::{self, Write as _};
 use super::{Change, Counters, Kind, Side, shares_as};
 use crate::algorithm::{self, Limit, Options};
 use crate::descriptor::{Role, Unit, in_words};
+use crate::rules::expect::Expect;
 use crate::rules::options::denied_body;
 use crate::rules::{Allowance, LimitConfig, Rule, RuleLimit};
 
@@ -20,6 +21,10 @@ impl fmt::Display for Change<'_> {
             Kind::DomainRemoved(limits) => return write!(f, "removed: domain {domain}: {}", counted(limits)),
             Kind::Order => {
                 return write!(f, "changed: domain {domain}: the order of its wildcards; the first match wins");
+            }
+            Kind::Expect(old, new) => {
+                let said = |expect: Option<&Expect>| expect.map_or_else(|| "none".to_owned(), Expect::to_string);
+                return write!(f, "changed: domain {domain}: expect {} -> {}", said(old), said(new));
             }
             Kind::Defaults(old, new) => {
                 write!(f, "changed: defaults of {domain}: ")?;

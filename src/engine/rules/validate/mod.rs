@@ -22,6 +22,7 @@ use super::checked::{Defaults, DescriptorConfig, FailureMode, LimitConfig, Origi
 use super::compiled::{CompiledDomain, CompiledPart, Rules, Subtree};
 pub use super::complaints::{Complaints, Origin};
 use super::config::{FieldPath, Raw, RawDefaults, RawDomain};
+use super::expect::{self, Expect};
 use super::options::denied_body;
 use super::report::{Position, Problem, Report, Severity, nearest, quoted};
 use crate::algorithm::Algorithm;
@@ -88,6 +89,7 @@ struct Head {
     holder: Option<Arc<str>>,
     origin: OriginConfig,
     defaults: GivenDefaults,
+    expect: Option<Expect>,
     /// The top level, if other parts may add to it.
     siblings: Siblings,
     names: Names,
@@ -188,18 +190,23 @@ impl PartBuilder {
             let path = FieldPath::Root.key("descriptors");
             complaints.warn(path, "is empty, so no request of this domain is limited");
         }
+        let is_whole = !self.options.merge_domains && !complaints.report.has_errors();
+        let expect = expect::read(raw, complaints, is_whole.then_some(&*top.configs));
         let Level { configs: descriptors, siblings, .. } = top;
         // Without merging, no other part adds to them.
         let siblings = if self.options.merge_domains { siblings } else { Siblings::default() };
         let (kind, holder) = (complaints.origin.kind(), complaints.origin.holder().cloned());
-        Part { head: Head { name, kind, named, holder, origin, defaults, siblings, names: self.names }, descriptors }
+        let head = Head { name, kind, named, holder, origin, defaults, expect, siblings, names: self.names };
+        Part { head, descriptors }
     }
 }
 
 impl Domain {
-    /// Adds another part of the same domain. If their defaults differ, those of the first part count.
+    /// Adds another part of the same domain. If their defaults or expected entries differ, those of the first part
+    /// count.
     fn join(&mut self, Compiled { head, subtree }: Compiled, report: &mut Report) {
         self.head.defaults = std::mem::take(&mut self.head.defaults).or(head.defaults);
+        self.head.expect = self.head.expect.take().or(head.expect);
         self.parts.push(CompiledPart { subtree, origins: vec![head.origin] });
         let origins: Vec<_> = self.parts.iter().flat_map(|part| &part.origins).map(|origin| &origin.name).collect();
         self.head.siblings.join((head.siblings, head.holder.as_ref()), &origins, report);
@@ -247,9 +254,9 @@ impl Validation {
     pub fn finish(self, report: &mut Report) -> Rules {
         let settings = self.options.defaults;
         let mut domains = Vec::with_capacity(self.domains.len());
-        for Domain { head: Head { name, defaults, names, .. }, parts } in self.domains {
+        for Domain { head: Head { name, defaults, expect, names, .. }, parts } in self.domains {
             warn_of_unknown(&name, names, report);
-            domains.push(CompiledDomain { name, defaults: defaults.or_settings(&settings), parts });
+            domains.push(CompiledDomain { name, defaults: defaults.or_settings(&settings), expect, parts });
         }
         if report.has_errors() { Rules::default() } else { Rules::join(domains) }
     }

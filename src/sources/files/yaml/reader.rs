@@ -21,6 +21,8 @@ pub(super) fn domain<'n>(file: &mut File<'_>, root: &'n Node<'n>) -> Option<RawD
     Some(RawDomain {
         domain: required_text(file, &fields, "domain"),
         defaults: section(file, fields.get("defaults"), &keys::DEFAULTS, defaults),
+        expect: texts(file, fields.get("expect")),
+        on_missing: text(file, &fields, "on_missing"),
         descriptors: match fields.get("descriptors") {
             None => fields.missing("descriptors"),
             found => list(file, found, |file, spot| descriptor(file, spot, 1)),
@@ -110,6 +112,7 @@ fn value<'n>(file: &mut File<'_>, key: &Key, spot: Spot<'n, '_>) -> Raw<RawValue
         Takes::Number => file.number(spot).map(RawValue::Number),
         Takes::Flag => file.flag(spot).map(RawValue::Flag),
         Takes::Length => file.length(spot).map(RawValue::Text),
+        Takes::Names => texts(file, Some(spot)).map(RawValue::Names),
         Takes::Mapping => metadata::of(file, spot).map(RawValue::Any),
         Takes::One(section) => mapping(file, Some(spot), section).map(RawValue::Mapping),
         Takes::Many(section) => {
@@ -120,6 +123,10 @@ fn value<'n>(file: &mut File<'_>, key: &Key, spot: Spot<'n, '_>) -> Raw<RawValue
 
 fn text<'n>(file: &mut File<'_>, fields: &Fields<'n, '_>, key: &'static str) -> Raw<Text<'n>> {
     fields.get(key).map_or(Raw::Missing, |spot| file.text(spot))
+}
+
+fn texts<'n>(file: &mut File<'_>, spot: Option<Spot<'n, '_>>) -> List<Text<'n>> {
+    list(file, spot, |file, spot| file.text(spot))
 }
 
 fn required_text<'n>(file: &mut File<'_>, fields: &Fields<'n, '_>, key: &'static str) -> Raw<Text<'n>> {

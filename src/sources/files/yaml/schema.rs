@@ -86,6 +86,12 @@ fn property(key: &Key) -> Value {
             names.push(Value::Null);
             json!({"enum": names})
         }
+        Takes::Names => json!({
+            "type": ["array", "null"],
+            "items": {"type": ["string", "integer", "boolean"], "minLength": 1},
+            "maxItems": 16,
+            "uniqueItems": true,
+        }),
         Takes::Mapping => json!({"type": ["object", "null"]}),
         Takes::One(section) => json!({"anyOf": [reference(section), {"type": "null"}]}),
         Takes::Many(section) => json!({"type": ["array", "null"], "items": reference(section)}),
