@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use tollgate::engine::algorithm::{Algorithm, Ask, Initial};
 use tollgate::engine::check::Check;
-use tollgate::engine::descriptor::{Descriptor, Entry, Request};
+use tollgate::engine::descriptor::{Descriptor, Entry, Override, Request, Unit};
 use tollgate::engine::plan::{Names, Plan, PlanOptions};
 use tollgate::engine::rules::Rules;
 use tollgate::engine::rules::pairs::{self, ConflictKind, Pair, Term};
@@ -187,12 +187,15 @@ struct Requests {
     case: Case,
     rules: Rules,
     options: PlanOptions,
+    /// Whether some requests bring a limit along.
+    bring_limits: bool,
 }
 
 impl Requests {
     fn new(seed: u64, case: Case) -> Requests {
         let rules = load_text(case.rules(&NUMBER.to_string())).unwrap().rules;
-        Requests { rng: fastrand::Rng::with_seed(seed), case, rules, options: PlanOptions::default() }
+        let rng = fastrand::Rng::with_seed(seed);
+        Requests { rng, case, rules, options: PlanOptions::default(), bring_limits: false }
     }
 
     /// The checks of a request of so many hits.
@@ -204,7 +207,9 @@ impl Requests {
         if self.case.key() == "run" {
             entries.push(entry("stream", ["a", "b", "c"][self.rng.usize(..3)]));
         }
-        let mut descriptors = vec![Descriptor { entries, ask, limit: None }];
+        let brought = Override::new(self.rng.u32(1..60), Unit::Second, 1);
+        let limit = brought.filter(|_| self.bring_limits && self.rng.bool());
+        let mut descriptors = vec![Descriptor { entries, ask, limit }];
         if self.rng.bool() {
             let entries = vec![entry("other", "ann")];
             descriptors.push(Descriptor { entries, ask, limit: None });
@@ -227,6 +232,7 @@ fn both_twins_decide_every_pair_of_options_alike() {
     for (seed, case) in (0..).zip(cases()) {
         runtime.block_on(lua.forget());
         let (mut requests, mut rust, mut now) = (Requests::new(seed, case), Twin::default(), START);
+        requests.bring_limits = case.has("number");
         for _ in 0..12 {
             let hits = [1, 1, 2, 9, 30, 0, -1, -3][requests.rng.usize(..8)];
             now += [0, 1, 40, 300, 2_000, 90_000][requests.rng.usize(..6)];

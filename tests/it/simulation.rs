@@ -77,6 +77,8 @@ pub struct Scenario {
     failing: Vec<&'static str>,
     /// The number of hits that each hit counts as.
     cost: u64,
+    /// Whether a limit takes its number from requests, so those that bring a limit along share its counter.
+    takes_numbers: bool,
 }
 
 impl Scenario {
@@ -89,7 +91,9 @@ impl Scenario {
             file
         };
         let (keys, numbered) = (keys.to_vec(), Vec::new());
-        Scenario { files: NUMBERS.iter().map(file).collect(), keys, numbered, failing: Vec::new(), cost }
+        let takes_numbers = rules.contains("from: request");
+        let files = NUMBERS.iter().map(file).collect();
+        Scenario { files, keys, numbered, failing: Vec::new(), cost, takes_numbers }
     }
 
     fn rules(&self, version: usize) -> Rules {

@@ -111,7 +111,11 @@ impl OfPlan<'_, '_> {
                 Role::Quota => RoleName::QuotaMode,
                 Role::Shadow => RoleName::ShadowMode,
             },
-            parts: parts::of(self.rules, rule, limit),
+            parts: {
+                let brought = self.request.descriptors[self.index].limit.filter(|_| rule.takes_number());
+                let effective = brought.and(planned).map(|asked| &asked.check.limit);
+                parts::of(self.rules, rule, (limit, effective))
+            },
             in_share: limit.config.options.enforce.map(|share| {
                 let entries = &self.request.descriptors[self.index].entries;
                 share.has(rule, &limit.config, (&self.request.domain, entries))
@@ -149,7 +153,7 @@ impl OfPlan<'_, '_> {
     /// Returns the limit of the request that replaces this one.
     fn replaced_by(&self, limit: &RuleLimit) -> Option<String> {
         let domain = self.rules.domain(&self.request.domain)?;
-        let reached = self.request.descriptors.iter().filter_map(|one| self.rules.find(domain, &one.entries));
+        let reached = self.request.descriptors.iter().filter_map(|one| self.rules.find_for(domain, one));
         let mut limits = reached.flat_map(|rule| &rule.limits);
         let replaces = |other: &&RuleLimit| other.config.replaces.iter().any(|name| name == limit.name());
         limits.find(replaces).map(|other| other.label.to_string())

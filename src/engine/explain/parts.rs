@@ -39,13 +39,14 @@ pub enum From {
     BuiltIn,
 }
 
-/// Returns the parts of a limit, the most important first.
-pub(super) fn of(rules: &Rules, rule: &Rule, limit: &RuleLimit) -> Vec<Part> {
+/// Returns the parts of a limit, the most important first. `brought` is the limit in force if the request has brought
+/// its number along.
+pub(super) fn of(rules: &Rules, rule: &Rule, (limit, brought): (&RuleLimit, Option<&Limit>)) -> Vec<Part> {
     let mut parts = Parts { rules, rule, line: limit.line, list: Vec::new() };
     let config = &limit.config;
     match &config.allowance {
         Allowance::Unlimited => parts.add_own("unlimited", "true".to_owned()),
-        Allowance::Limited(limit) => parts.of_limit(limit, config),
+        Allowance::Limited(limit) => parts.of_limit((limit, brought), config),
     }
     let asked = matches!(config.allowance, Allowance::Limited(_));
     if asked {
@@ -103,9 +104,14 @@ struct Parts<'r> {
 }
 
 impl Parts<'_> {
-    fn of_limit(&mut self, limit: &Limit, config: &LimitConfig) {
+    fn of_limit(&mut self, (limit, brought): (&Limit, Option<&Limit>), config: &LimitConfig) {
+        let number = |limit: &Limit| format!("{} {}", limit.number(), descriptor::per_of(limit));
+        match brought {
+            Some(brought) => self.add("requests_per_unit", number(brought), From::Request, (None, None)),
+            None => self.add_own("requests_per_unit", number(limit)),
+        }
+        let limit = brought.unwrap_or(limit);
         let algorithm = limit.algorithm();
-        self.add_own("requests_per_unit", format!("{} {}", limit.number(), descriptor::per_of(limit)));
         let by = (config.origins.algorithm, "DEFAULT_ALGORITHM");
         self.add_with_origin("algorithm", algorithm.name(), by, |origin| origin.algorithm);
         if algorithm.has_holders() {

@@ -187,21 +187,15 @@ impl<'a> Plan<'a> {
         };
         plan.domain_found = true;
         plan.missing = domain.expect.as_ref().and_then(|expect| expect.missing(&domain.name, request));
-        let matched: Few<Option<&Rule>> = request
-            .descriptors
-            .iter()
-            .map(|descriptor| match descriptor.limit {
-                Some(_) => None,
-                None => rules.find(domain, &descriptor.entries),
-            })
-            .collect();
+        let matched: Few<Option<&Rule>> =
+            request.descriptors.iter().map(|descriptor| rules.find_for(domain, descriptor)).collect();
         // Most rules have one limit.
         plan.asked.reserve_exact(matched.iter().flatten().count());
         for (index, (descriptor, rule)) in request.descriptors.iter().zip(&matched).enumerate() {
             let begin = plan.limits();
             match (descriptor.limit, rule) {
-                (Some(limit), _) => plan.ask_override(request, index, domain, limit),
-                (None, Some(rule)) => plan.ask_rule(request, index, rule, &matched),
+                (_, Some(rule)) => plan.ask_rule(request, index, rule, &matched),
+                (Some(limit), None) => plan.ask_override(request, index, domain, limit),
                 (None, None) => {}
             }
             plan.statuses.push(match rule {
@@ -248,7 +242,7 @@ impl<'a> Plan<'a> {
         for rule_limit in &rule.limits {
             let LimitConfig { allowance, failure_mode, options, .. } = &*rule_limit.config;
             // Every option takes effect somewhere: mostly here, and those of the answer in `grpc`.
-            let RuleOptions { cost, give_back, penalty, lease, durable, usage, .. } = options;
+            let RuleOptions { cost, give_back, penalty, lease, durable, usage, number, .. } = options;
             let RuleOptions { enforce: _, denied_body: _, soft: _, quota_unit: _, .. } = options;
             let Allowance::Limited(limit) = *allowance else { continue };
             if is_replaced(rule_limit.name(), matched) {
@@ -257,7 +251,8 @@ impl<'a> Plan<'a> {
             let descriptor = &request.descriptors[index];
             let name = LimitName { path: &rule.path, label: &rule_limit.label };
             let adjusted = self.applied(&request.domain, Some(name), descriptor);
-            let limit = changed(&limit, adjusted);
+            let brought = number.zip(descriptor.limit).map(|(number, brought)| number.limit(&limit, brought));
+            let limit = changed(&brought.unwrap_or(limit), adjusted);
             if descriptor.ask.is_refund() && !give_back {
                 self.refused = self.refused.or(Some((index, rule_limit)));
             }
@@ -279,7 +274,8 @@ impl<'a> Plan<'a> {
             let of_key = Some((&*request.domain, &*descriptor.entries));
             let role = self.options.role_of_limit(rule, &rule_limit.config, of_key, adjusted);
             // A changed limit may allow fewer hits than the rule's lease takes.
-            let lease = if adjusted.number.is_some() { lease.and_then(|lease| lease.within(&limit)) } else { *lease };
+            let is_changed = brought.is_some() || adjusted.number.is_some();
+            let lease = if is_changed { lease.and_then(|lease| lease.within(&limit)) } else { *lease };
             let check = Check {
                 penalty,
                 caller: Caller { holder, window, ..Caller::default() },

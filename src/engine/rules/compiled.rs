@@ -15,7 +15,7 @@ use super::config::Metadata;
 use super::expect::Expect;
 use super::report::Line;
 use super::version;
-use crate::descriptor::{Entry, Role};
+use crate::descriptor::{Descriptor, Entry, Role};
 
 /// A rule in force.
 #[derive(Debug)]
@@ -106,6 +106,11 @@ impl Rule {
         self.stat_names.get(level).copied().unwrap_or_default()
     }
 
+    /// Returns whether its limit takes the number of one that a request brings along.
+    pub fn takes_number(&self) -> bool {
+        self.limits.iter().any(|limit| limit.config.options.number.is_some())
+    }
+
     /// Returns whether statistics distinguish its requests by their values.
     pub fn has_values(&self) -> bool {
         !self.stat_names.is_empty()
@@ -137,6 +142,8 @@ pub struct Domain {
     pub defaults: Defaults,
     /// The entries that each request must bring.
     pub expect: Option<Expect>,
+    /// Whether limits of rules take their numbers from requests.
+    pub takes_numbers: bool,
     /// The place where it is first named.
     pub place: Place,
     pub(super) root: Level,
@@ -210,9 +217,12 @@ impl Rules {
                 rules.origins.extend(origins);
             }
             call_by_name(&mut rules.rules[first_rule..]);
+            let mut limits = rules.rules[first_rule..].iter().flat_map(|rule| &rule.limits);
+            let takes_numbers = limits.any(|limit| limit.config.options.number.is_some());
             let line = rules.origins.get(first_origin).and_then(|origin| origin.domain);
             let place = Place { origin: first_origin as u32, line };
-            rules.domains.insert(Arc::clone(&name), Domain { id, name, defaults, expect, place, root });
+            let domain = Domain { id, name, defaults, expect, takes_numbers, place, root };
+            rules.domains.insert(Arc::clone(&domain.name), domain);
         }
         for (id, limit) in rules.rules.iter_mut().flat_map(|rule| &mut rule.limits).enumerate() {
             limit.id = id;
@@ -245,6 +255,16 @@ impl Rules {
             level = level.find(entry)?.level.as_deref()?;
         }
         self.of(level.find(last)?)
+    }
+
+    /// Finds the rule that a descriptor reaches. One that brings a limit along reaches only a rule whose limit takes
+    /// its number.
+    pub fn find_for(&self, domain: &Domain, descriptor: &Descriptor) -> Option<&Rule> {
+        match descriptor.limit {
+            None => self.find(domain, &descriptor.entries),
+            Some(_) if !domain.takes_numbers => None,
+            Some(_) => self.find(domain, &descriptor.entries).filter(|rule| rule.takes_number()),
+        }
     }
 
     /// Returns the rule of requests that end at a node.

@@ -113,6 +113,7 @@ pub(super) fn drawn_domain() -> impl Strategy<Value = Value> {
         ("content_type", of(&["application/json", "text/html", "text", ""]).boxed()),
     ]);
     let of_defaults = body.clone();
+    let from = map([("from", of(&["request", "rule", ""]).boxed()), ("max", number().boxed())]);
     let replaces = prop::collection::vec(map([("name", name().boxed())]), 0..3).prop_map(Value::from);
     let limit = map([
         ("name", name().boxed()),
@@ -135,6 +136,7 @@ pub(super) fn drawn_domain() -> impl Strategy<Value = Value> {
         ("penalty", penalty.boxed()),
         ("lease", lease.boxed()),
         ("denied_body", body.boxed()),
+        ("number", from.boxed()),
         ("quota_unit", of(&["requests", "content-bytes", "bytes"]).boxed()),
         ("soft", of(&["80%", "0%", "8", ""]).boxed()),
         ("failure_mode", mode().boxed()),

@@ -10,7 +10,7 @@ use tollgate::engine::asked::Source;
 use tollgate::engine::check::Key;
 use tollgate::engine::check::group::Votes;
 use tollgate::engine::decision::{Answer, Decision, Limited};
-use tollgate::engine::descriptor::{Request, Role};
+use tollgate::engine::descriptor::{Descriptor, Request, Role};
 use tollgate::engine::rules::FailureMode;
 use tollgate::limiter::DecideError;
 
@@ -375,9 +375,15 @@ impl Judge {
         });
     }
 
+    /// Returns the descriptors of a refund that are counted by rules.
+    fn of_rules<'d>(&self, refund: &'d Request) -> impl Iterator<Item = &'d Descriptor> + use<'d> {
+        let takes_numbers = self.scenario.takes_numbers;
+        refund.descriptors.iter().filter(move |one| one.limit.is_none() || takes_numbers)
+    }
+
     /// Records that refunds start now; a stream that passed has ended.
     pub fn refunds(&mut self, replica: usize, refund: &Request, passed: bool) {
-        for one in refund.descriptors.iter().filter(|one| one.limit.is_none()) {
+        for one in self.of_rules(refund) {
             for (key, counter) in &mut self.counters {
                 if is_of(key, &one.entries[0].key, &one.entries[0].value) {
                     counter.refunded.push((Instant::now(), Some(replica)));
@@ -395,7 +401,7 @@ impl Judge {
 
     /// Records the answer to a refund; if the instance has not `heard` one, the store may still do it.
     pub fn refunded(&mut self, replica: usize, refund: &Request, heard: bool) {
-        for one in refund.descriptors.iter().filter(|one| one.limit.is_none()) {
+        for one in self.of_rules(refund) {
             for (key, counter) in &mut self.counters {
                 if is_of(key, &one.entries[0].key, &one.entries[0].value) {
                     counter.refunded.push((Instant::now(), heard.then_some(replica)));

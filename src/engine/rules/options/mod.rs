@@ -74,6 +74,7 @@ options! {
     denied_body
     soft
     quota_unit
+    number
 }
 
 /// A limit during the validation of its options.
