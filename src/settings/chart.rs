@@ -35,12 +35,17 @@ fn pattern(variable: &str) -> Option<String> {
         "GRPC_CLIENT_TLS_SAN" => list(NAME),
         "GRPC_HOST" | "HOST" => r"[^\s/]*".to_owned(),
         "GRPC_UDS_MODE" => "0*[0-7]{3}".to_owned(),
-        "LIMIT_DECIDED_BY_HEADER" | "LIMIT_LIMIT_HEADER" | "LIMIT_REMAINING_HEADER" | "LIMIT_RESET_HEADER" => {
-            format!("{HEADER}+")
-        }
+        "LIMIT_DECIDED_BY_HEADER"
+        | "LIMIT_LIMIT_HEADER"
+        | "LIMIT_REMAINING_HEADER"
+        | "LIMIT_RESET_HEADER"
+        | "UPSTREAM_REMAINING_HEADER"
+        | "UPSTREAM_SOFT_HEADER" => format!("{HEADER}+"),
         "LOG_LEVEL" => list(LEVEL),
         "PROMETHEUS_ADDR" => ".*:[0-9]{1,5}".to_owned(),
         "PROMETHEUS_PATH" => "/[0-9A-Za-z/_.~-]*".to_owned(),
+        // From 0.01% to 100%.
+        "SOFT_LIMIT" => r"(0*100(\.0{1,2})?|0*[1-9][0-9]?(\.[0-9]{1,2})?|0+\.(0[1-9]|[1-9][0-9]?))%".to_owned(),
         _ => return None,
     })
 }
@@ -165,6 +170,15 @@ fn the_schema_of_the_chart_takes_what_the_service_takes_and_refuses_what_it_refu
         "1e-3",
         ".5",
         "1.",
+        "80%",
+        "007.5%",
+        "0.01%",
+        "0.001%",
+        "0.00%",
+        "0%",
+        "100%",
+        "100.01%",
+        "101%",
         "many",
         "open",
         "OPEN",
