@@ -30,15 +30,16 @@ fn top(service: &Tollgate, query: &str) -> (u16, Value) {
     service.admin("GET", &format!("/top{query}"), TOKEN)
 }
 
-/// Asks once for each of so many users, and for some of them more often.
+/// Asks once for each of twenty users, and for some others more often. With many users, one in a hundred runs would
+/// have more of them in a bucket of the sketch than it counts.
 async fn ask(service: &Tollgate) {
     let mut client = service.client().await;
     for turn in 0..60 {
-        let user = format!("u{turn}");
-        client.should_rate_limit(request("shop", &[&[("user", &user)]])).await.unwrap();
         let hot = if turn % 2 == 0 { "ann" } else { "bob&co" };
         client.should_rate_limit(request("shop", &[&[("user", hot)]])).await.unwrap();
         if turn % 3 == 0 {
+            let user = format!("u{turn}");
+            client.should_rate_limit(request("shop", &[&[("user", &user)]])).await.unwrap();
             client.should_rate_limit(request("shop", &[&[("path", "/pay")]])).await.unwrap();
             client.should_rate_limit(request("shop", &[&[("path", "/api/a"), ("user", "ann")]])).await.unwrap();
         }
@@ -66,7 +67,7 @@ async fn the_heaviest_keys_are_told_with_what_is_left_of_their_counters() {
     assert_eq!(users, [("ann".to_owned(), 30), ("bob&co".to_owned(), 30)]);
     assert_eq!((heaviest.len(), heaviest[2].1, &answer["rules"]), (3, 1, &json!(1)));
     let key = &answer["keys"][0];
-    let expected = json!([25, 1, 0, 5, 30, 0.25]);
+    let expected = json!([25, 1, 0, 5, 30, 0.375]);
     let fields = ["denied", "near", "remaining", "capacity", "at_least", "share"];
     assert_eq!(Value::from_iter(fields.map(|field| key[field].clone())), expected, "{key}");
     assert_eq!(answer["keys"][2]["remaining"], 4);
@@ -74,7 +75,7 @@ async fn the_heaviest_keys_are_told_with_what_is_left_of_their_counters() {
     let (_, denied) = top(&service, "?by=denied");
     assert_eq!(told(&denied, "denied").len(), 2);
     let (_, all) = top(&service, "?n=1000");
-    assert_eq!((told(&all, "hits").len(), &all["rules"]), (64, &json!(3)));
+    assert_eq!((told(&all, "hits").len(), &all["rules"]), (24, &json!(3)));
     assert!(told(&all, "hits").contains(&("/api/a ann".to_owned(), 20)), "{all}");
     assert_eq!(top(&service, "?domain=mall").1["keys"], json!([]));
     assert!(all["keys"][0].get("remaining").is_none());
@@ -108,7 +109,7 @@ async fn values_are_hashed_or_hidden_and_counters_are_read_nevertheless() {
         ask(&service).await;
         let (_, answer) = top(&service, "?remaining=true&n=1000");
         let text = answer.to_string();
-        for value in ["ann", "bob", "/pay", "/api", "u59"] {
+        for value in ["ann", "bob", "/pay", "/api", "u57"] {
             assert!(!text.contains(value), "{value}: {text}");
         }
         assert!(answer["keys"].as_array().unwrap().iter().all(|key| key["remaining"].is_number()), "{text}");
