@@ -9,12 +9,15 @@
 --          the ID of the adjustment or a dash, and a note in JSON, separated by spaces; then a line end, and the
 --          content of the adjustment
 -- KEYS[4]  the trail of refusals, of the same form: separate, so that many refusals do not displace changes
--- ARGV[1]  the command: read, begin, end, sweep (remove the adjustments that are over), record or trail
+-- ARGV[1]  the command: read, begin, offer (begin one that has held at one instance for some time, if nothing has changed
+--          since it read the text), end, sweep (remove the adjustments that are over), record or trail
 -- ARGV[2]  the ID of the adjustment to begin or end; the action to record; the most records of each trail to return
 -- ARGV[3]  the duration of the adjustment to begin (ms); the age of the record (ms)
 -- ARGV[4]  the content of the adjustment to begin, without a line end
 -- ARGV[5]  the most adjustments
 -- ARGV[6]  the note to record, without a line end
+-- ARGV[7]  how long the offered adjustment has held (ms)
+-- ARGV[8]  the version that the offering instance has read
 -- reply    the time, the outcome, the version, and the text; to record, only the time and the outcome; to trail, the
 --          time, the outcome, and the records of each trail
 local command, id, content, note = ARGV[1], ARGV[2], ARGV[4], ARGV[6] or '{}'
@@ -88,11 +91,12 @@ local LARGEST, LONGEST = 9007199254740991, 604800000
 if not string.find(version, '^%d+$') or tonumber(version) > LARGEST then
   version = '0'
 end
-if command == 'read' then
+if command == 'read' or command == 'offer' and tonumber(version) ~= tonumber(ARGV[8]) then
   return {now, 'read', version, lines}
 end
 
-local outcome = ({begin = 'done', sweep = 'read'})[command] or 'unknown'
+local outcome = ({begin = 'done', offer = 'done', sweep = 'read'})[command] or 'unknown'
+local begins = command == 'begin' or command == 'offer'
 local kept, latest = {}, now
 local unread, over, own = {}, {}, nil
 for line in string.gmatch(lines, '[^\n]+') do
@@ -111,7 +115,7 @@ for line in string.gmatch(lines, '[^\n]+') do
     unread[#unread + 1] = line .. '\n'
   elseif ends > now then
     local is_it = name == id
-    if is_it and command == 'begin' then
+    if is_it and begins then
       outcome = ends - since == lasts and said == content and 'same' or 'taken'
     end
     if is_it and command == 'end' then
@@ -126,12 +130,15 @@ for line in string.gmatch(lines, '[^\n]+') do
     outcome = command == 'sweep' and 'done' or outcome
   end
 end
-if command == 'begin' and outcome == 'done' then
-  if #kept >= most then
+if begins and outcome == 'done' then
+  local since = math.max(now - (tonumber(ARGV[7]) or 0), 0)
+  if since + lasts <= now then
+    outcome = 'unknown'
+  elseif #kept >= most then
     outcome = 'full'
   else
-    kept[#kept + 1] = string.format('%.0f %.0f %s %s\n', now, now + lasts, id, content)
-    latest = math.max(latest, now + lasts)
+    kept[#kept + 1] = string.format('%.0f %.0f %s %s\n', since, since + lasts, id, content)
+    latest = math.max(latest, since + lasts)
     own = {now, 'began', id, note, content}
   end
 end

@@ -16,10 +16,10 @@ use super::client::{Change, Client};
 use super::json::whole;
 use super::query::Query;
 use super::what_if::{OfInstances, others, replay};
-use crate::engine::adjustment::{Id, Written};
+use crate::engine::adjustment::{Id, Shown, Written};
 use crate::observe::redaction::Values;
 use crate::observe::what_if::{Adjusted, Preview, WhatIfError};
-use crate::shared::adjustment::{AdjustmentError, By, Previewed};
+use crate::shared::adjustment::{AdjustmentError, By, EndHolds, Previewed};
 use crate::store::Store;
 
 /// Largest body of a request in bytes. No adjustment is longer.
@@ -35,6 +35,7 @@ async fn all<S: Store>(
     State(admin): State<Arc<Admin<S>>>,
     method: Method,
     Extension(client): Extension<Client>,
+    RawQuery(query): RawQuery,
     body: Body,
 ) -> Result<Response, Refusal> {
     match method {
@@ -44,10 +45,11 @@ async fn all<S: Store>(
         }
         Method::POST => {
             client.may(Change::Adjust(None))?;
+            let fleet = Query::read(query.as_deref(), &["fleet"])?.flag("fleet")?;
             let written = written(&whole(body, (MOST_BYTES, "an adjustment")).await?)?;
             client.may(change(written.everything, written.domain.as_deref()))?;
             let written = Written { who: client.who(&written.who), ..written };
-            let shown = admin.adjustments().begin(&written, client.role().name()).await?;
+            let shown = admin.adjustments().begin(&written, client.role().name(), fleet).await?;
             Ok((StatusCode::CREATED, Json(shown)).into_response())
         }
         _ => Err(refuse(
@@ -59,7 +61,7 @@ async fn all<S: Store>(
 
 /// The answer about an adjustment that is not in force.
 #[derive(Serialize)]
-struct Shown {
+struct Previewable {
     /// Number of limits that it touches.
     limits: usize,
     /// Why it changes only limits that requests bring along, if so.
@@ -86,7 +88,7 @@ async fn preview<S: Store>(
         let Previewed { id, rules, before, after, note } = &previewed;
         let adjusted = Adjusted { rules, before: before.as_deref(), after, id };
         let preview = what_if.map(|what_if| what_if.preview(adjusted, &others)).transpose()?.unwrap_or_default();
-        Ok::<_, WhatIfError>(Shown { limits: adjusted.limits(), note: note.clone(), preview })
+        Ok::<_, WhatIfError>(Previewable { limits: adjusted.limits(), note: note.clone(), preview })
     });
     Ok(Json(OfInstances { instances, answer: shown.await?? }).into_response())
 }
@@ -103,20 +105,26 @@ async fn one<S: Store>(
         return Err(refuse(StatusCode::METHOD_NOT_ALLOWED, "use DELETE to end it, GET /adjustments to list all"));
     }
     client.may(Change::Adjust(None))?;
-    let query = Query::read(uri.query(), &["who", "why"])?;
+    let query = Query::read(uri.query(), &["who", "why", "fleet"])?;
     let (who, why) = (client.who(query.text("who").unwrap_or_default()), query.owned("why"));
     let id = Id::parse(&id).ok_or_else(|| refuse(StatusCode::NOT_FOUND, "no adjustment has this id"))?;
     if client.domains().is_some() {
         // What this instance knows may be half a second old.
-        let unavailable = |cause| AdjustmentError::unavailable(&id, cause);
-        admin.adjustments().read().await.map_err(unavailable)?;
+        let read = admin.adjustments().read().await;
         let list = admin.adjustments().list();
         let one = list.iter().find(|one| one.written.id.as_deref() == Some(id.as_str()));
-        let Written { everything, domain, .. } = &one.ok_or_else(|| AdjustmentError::Unknown(id.clone()))?.written;
+        let Some(Shown { written: Written { everything, domain, .. }, .. }) = one else {
+            read.map_err(|cause| AdjustmentError::unavailable(&id, cause))?;
+            return Err(AdjustmentError::Unknown(id).into());
+        };
         client.may(change(*everything, domain.as_deref()))?;
     }
-    admin.adjustments().end(&id, By { who: &who, why: &why, role: client.role().name() }).await?;
-    Ok(Json(json!({ "ended": id.as_str() })).into_response())
+    let by = By { who: &who, why: &why, role: client.role().name() };
+    let only_here = match admin.adjustments().end(&id, by, query.flag("fleet")?).await? {
+        EndHolds::Everywhere => None,
+        EndHolds::Here(only_here) => Some(only_here),
+    };
+    Ok(Json(json!({ "ended": id.as_str(), "only_here": only_here })).into_response())
 }
 
 /// Returns the change to limits of this domain. An adjustment that names no target is refused for that.

@@ -1,6 +1,6 @@
 //! Metrics of the state that a fleet shares: its instances, and the adjustments in force.
 
-use prometheus::{IntCounter, IntGaugeVec};
+use prometheus::{IntCounter, IntGauge, IntGaugeVec};
 
 use super::declaration::Metrics;
 use super::register::Register;
@@ -11,6 +11,7 @@ use crate::engine::adjustment::Effect;
 pub(super) struct FleetMetrics {
     /// By effect.
     adjustments: IntGaugeVec,
+    own_adjustments: IntGauge,
     /// By whether their rules are the same as ours.
     replicas: IntGaugeVec,
     lost_audit_records: IntCounter,
@@ -42,6 +43,10 @@ impl FleetMetrics {
                 &["effect"],
                 &Effect::NAMES,
             )?,
+            own_adjustments: register.gauge(
+                "own_adjustments",
+                "Adjustments that hold at this instance alone, because the store was away when they began.",
+            )?,
             replicas: register.gauges(
                 (
                     "replicas",
@@ -61,6 +66,11 @@ impl FleetMetrics {
 }
 
 impl Metrics {
+    /// Replaces the number of adjustments that hold at this instance alone.
+    pub fn set_own_adjustments(&self, number: usize) {
+        self.fleet.own_adjustments.set(i64::try_from(number).unwrap_or(i64::MAX));
+    }
+
     /// Replaces the numbers of adjustments in force. `effects` has one item for each adjustment.
     pub fn set_adjustments(&self, effects: impl IntoIterator<Item = &'static str>) {
         let mut counts = Effect::NAMES.map(|name| (name, 0));

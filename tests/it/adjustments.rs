@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use support::cluster::{Cluster, SLOTS};
 use support::redis::Redis;
 use support::tollgate::{self as process, Tollgate, request};
-use support::{SOON, wait_until};
+use support::{SOON, free_port, wait_until};
 use tokio::time::Instant;
 use tollgate::engine::adjustment::{Adjustment, Id, InForce, MOST, Mistakes, Written};
 use tollgate::engine::algorithm::Ask;
@@ -24,7 +24,7 @@ use tollgate::engine::rules::Rules;
 use tollgate::limiter::{Deadlines, Limiter, LimiterOptions};
 use tollgate::metrics::Metrics;
 use tollgate::shared::adjustment::audit::Note;
-use tollgate::shared::adjustment::board::{Command, MemoryAdjustments, Outcome, remaining};
+use tollgate::shared::adjustment::board::{Command, MemoryAdjustments, Offer, Outcome, remaining};
 use tollgate::shared::adjustment::redis::RedisAdjustments;
 use tollgate::shared::adjustment::{AdjustmentStore, Adjustments, By};
 use tollgate::sources::files::load::{LoadOptions, Sources, load};
@@ -357,9 +357,8 @@ async fn what_is_known_holds_while_redis_is_down_and_a_new_replica_hears_of_it_f
     redis.kill();
     tollgate.must_log("cannot read adjustments from the store");
     assert!(!tollgate.passes("shop", &[("user", "eve")]).await, "a limit that fails open is blocked all the same");
-    // A client that repeats an uncertain change knows its ID, even if the service chose it. If no instance was reached,
-    // nothing changed.
-    let (status, said) = begin(&tollgate, json!({"effect": "pass", "everything": true}));
+    // A command asks Redis alone, and a service that knows no such adjustment cannot end it for all. Nothing changed.
+    let (status, said) = send(&tollgate, "DELETE", "/adjustments/other?who=ann&why=x", TOKEN, &Value::Null);
     assert_eq!(status, 503);
     let by_command = process::command()
         .args(["adjust", "pass", "--all", "--for", "1h", "--why", "x"])
@@ -378,11 +377,14 @@ async fn what_is_known_holds_while_redis_is_down_and_a_new_replica_hears_of_it_f
     redis.restart();
     tollgate.must_log("adjustments can be read from the store again");
     redis.freeze();
-    let (status, said) = begin(&tollgate, json!({"effect": "pass", "everything": true}));
+    let (status, said) = send(&tollgate, "DELETE", "/adjustments/other?who=ann&why=x", TOKEN, &Value::Null);
     assert_eq!(status, 503);
     let error = said["error"].as_str().unwrap();
-    let id = error.split_once("the change may have been made: repeat it with the id ").unwrap().1;
-    assert!(id.len() == 10 && Id::parse(id).is_some(), "{error}");
+    assert!(error.ends_with("the change may have been made: repeat it with the id other"), "{error}");
+    // What begins here meanwhile has an ID, by which a repeated request is known. Redis hears of it when it answers.
+    let (status, said) = begin(&tollgate, json!({"effect": "pass", "everything": true}));
+    let id = said["id"].as_str().unwrap();
+    assert!(status == 201 && id.len() == 10 && said["only_here"].is_object(), "{said}");
     redis.thaw();
 }
 
@@ -698,6 +700,8 @@ enum Step {
     Begin(u8, bool, u64),
     End(u8),
     Sweep,
+    /// With the ID and the effect as in `Begin`, how long it has held, and whether the version is the present one.
+    Offer(u8, bool, u64, u64, bool),
 }
 
 proptest! {
@@ -710,6 +714,8 @@ proptest! {
             (0..4_u8, any::<bool>(), 1..30_u64).prop_map(|(id, pass, lasts)| Step::Begin(id, pass, lasts)),
             (0..4_u8).prop_map(Step::End),
             Just(Step::Sweep),
+            (0..4_u8, any::<bool>(), 1..30_u64, 0..30_000_u64, prop::bool::weighted(0.8))
+                .prop_map(|(id, pass, lasts, held, is_known)| Step::Offer(id, pass, lasts, held, is_known)),
         ], 1..30)
     ) {
         thread_local!(static REDIS: Redis = Redis::start());
@@ -719,6 +725,8 @@ proptest! {
             deadpool_redis::redis::cmd("FLUSHALL").exec(&mut connection).unwrap();
             let clock = HandClock(Arc::new(1_784_000_000_123.into()));
             let twin = MemoryAdjustments::new(clock.clone());
+            // The versions of script and twin.
+            let mut versions = (0, 0);
             for step in steps {
                 if let Step::Move(ms) = step {
                     clock.0.store(clock.now().checked_add_signed(ms).unwrap(), std::sync::atomic::Ordering::Relaxed);
@@ -726,14 +734,23 @@ proptest! {
                 deadpool_redis::redis::cmd("SET").arg("clock").arg(clock.now()).exec(&mut connection).unwrap();
                 let id = |id: u8| format!("id{id}");
                 let proposed = match step {
-                    Step::Begin(i, pass, lasts) => {
+                    Step::Begin(i, pass, lasts) | Step::Offer(i, pass, lasts, ..) => {
                         Some(proposal(&id(i), if pass { "pass" } else { "block" }, &format!("{lasts}s")))
                     }
                     _ => None,
                 };
                 let note = Note { who: Some("ann".to_owned()), ..Note::default() };
                 let ended = if let Step::End(i) = step { Id::parse(&id(i)) } else { None };
+                let offered = |seen: u64, of: &Step| match of {
+                    Step::Offer(.., held, is_known) => {
+                        Some((Duration::from_millis(*held), if *is_known { seen } else { seen + 1 }))
+                    }
+                    _ => None,
+                };
                 let command = match (&proposed, &ended) {
+                    (Some(proposal), _) if let Some((held, seen)) = offered(versions.1, &step) => {
+                        Command::Offer(Offer { proposal, note: &note, held, seen })
+                    }
                     (Some(proposal), _) => Command::Begin(proposal, &note),
                     (_, Some(id)) => Command::End(id, &note),
                     _ if matches!(step, Step::Sweep) => Command::Sweep,
@@ -750,6 +767,15 @@ proptest! {
                         .arg(serde_json::to_string(&Written::from(&proposal.content)).unwrap())
                         .arg(1_000)
                         .arg(serde_json::to_string(&note).unwrap()),
+                    Command::Offer(Offer { proposal, held, .. }) => call
+                        .arg("offer")
+                        .arg(proposal.id.as_str())
+                        .arg(proposal.lasts.as_millis() as u64)
+                        .arg(serde_json::to_string(&Written::from(&proposal.content)).unwrap())
+                        .arg(1_000)
+                        .arg(serde_json::to_string(&note).unwrap())
+                        .arg(held.as_millis() as u64)
+                        .arg(offered(versions.0, &step).unwrap().1),
                     Command::End(id, _) => {
                         let rest = ["", "", "", &serde_json::to_string(&note).unwrap()];
                         call.arg("end").arg(id.as_str()).arg(&rest)
@@ -759,6 +785,7 @@ proptest! {
                 let (now, outcome, version, lines): (u64, String, String, String) =
                     call.query(&mut connection).unwrap();
                 let reply = twin.ask(u64::MAX, command);
+                versions = (version.parse().unwrap(), reply.version);
                 prop_assert_eq!(now, reply.now_ms);
                 prop_assert_eq!(outcome, format!("{:?}", reply.outcome).to_lowercase());
                 prop_assert_eq!(version == "0", reply.version == 0);
@@ -808,17 +835,17 @@ async fn a_replica_ends_an_adjustment_by_its_own_clock_and_does_not_take_it_back
     let adjustments = Arc::new(adjustments(all));
     let kept = Arc::clone(&adjustments);
     tokio::spawn(async move { kept.keep().await });
-    adjustments.begin(&written("a", "block", "1m"), "admin").await.unwrap();
+    adjustments.begin(&written("a", "block", "1m"), "admin", true).await.unwrap();
     assert!(limiter.snapshot().adjustments().is_some());
     tokio::time::sleep(Duration::from_secs(59)).await;
     assert_eq!(adjustments.list().len(), 1);
     // The store uses the host's clock, which has hardly moved: the adjustment still exists, and the next one shows it.
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(adjustments.list().is_empty() && limiter.snapshot().adjustments().is_none());
-    adjustments.begin(&written("b", "pass", "1m"), "admin").await.unwrap();
+    adjustments.begin(&written("b", "pass", "1m"), "admin", true).await.unwrap();
     assert_eq!(adjustments.list().len(), 1, "what has ended here does not come back");
     let by = By { who: "ann", why: "a test", role: "admin" };
-    assert!(adjustments.end(&Id::parse("b").unwrap(), by).await.is_ok());
+    assert!(adjustments.end(&Id::parse("b").unwrap(), by, true).await.is_ok());
     assert!(adjustments.list().is_empty() && limiter.snapshot().adjustments().is_none());
 }
 
@@ -865,13 +892,13 @@ async fn neither_a_lease_nor_a_known_denial_answers_by_the_old_number() {
         };
         assert_eq!(passes(20).await, 20, "{limit}");
         // A lease may hold the remaining hits, which can no longer be used.
-        adjustments.begin(&number("lower", 25), "admin").await.unwrap();
+        adjustments.begin(&number("lower", 25), "admin", true).await.unwrap();
         assert_eq!(passes(20).await, 5, "{limit}");
-        adjustments.end(&Id::parse("lower").unwrap(), By { who: "ann", why: "x", role: "admin" }).await.unwrap();
+        adjustments.end(&Id::parse("lower").unwrap(), By { who: "ann", why: "x", role: "admin" }, true).await.unwrap();
         let left = if limit == "algorithm: fixed_window" { 0 } else { 15 };
         assert_eq!(passes(30).await, left, "{limit}: what was denied may have been counted");
         // The denial is known, of the old number.
-        adjustments.begin(&number("higher", 200), "admin").await.unwrap();
+        adjustments.begin(&number("higher", 200), "admin", true).await.unwrap();
         assert!(passes(1).await == 1, "{limit}");
     }
 }
@@ -1002,4 +1029,162 @@ async fn what_is_blocked_tells_no_time() {
         let (reset, told) = headers().await;
         assert!(reset.is_none() && !told.is_empty() && !tells_reset(&told), "{told:?}");
     }
+}
+
+/// Starts two services with this Redis, which know each other's adjustments.
+fn two(redis: &Redis) -> [Tollgate; 2] {
+    let url = format!("REDIS_URL={}", redis.url());
+    [(); 2].map(|()| start(&[&url, "REDIS_TIMEOUT=200ms"]))
+}
+
+/// Returns the adjustments of a service, by ID: whether each holds there alone.
+fn held(tollgate: &Tollgate) -> Vec<(String, bool)> {
+    let (_, list) = send(tollgate, "GET", "/adjustments", TOKEN, &Value::Null);
+    let one = |one: &Value| (one["id"].as_str().unwrap().to_owned(), one["only_here"].is_object());
+    list.as_array().unwrap().iter().map(one).collect()
+}
+
+#[tokio::test]
+async fn without_redis_a_brake_holds_at_the_instance_that_is_asked_and_is_published_when_it_is_back() {
+    let mut redis = Redis::start();
+    let [one, other] = two(&redis);
+    assert_eq!(passed(&one, "user", "ann", 2).await, 2);
+    redis.kill();
+    let block = json!({"id": "flood", "effect": "block", "domain": "shop", "rule": "user"});
+    let mut body = block.as_object().unwrap().clone();
+    body.extend(json!({"who": "ann", "why": "a flood", "for": "1h"}).as_object().unwrap().clone());
+    let (status, shown) = send(&one, "POST", "/adjustments?fleet=true", TOKEN, &Value::from(body.clone()));
+    assert_eq!((status, &shown["only_here"]["fleet"], &shown["only_here"]["stays"]), (201, &true.into(), &Value::Null));
+    let instance = shown["only_here"]["instance"].as_str().unwrap();
+    assert!(!instance.is_empty(), "{shown}");
+    let (_, again) = send(&one, "POST", "/adjustments?fleet=true", TOKEN, &Value::from(body));
+    assert_eq!((&again["until"], &again["since"]), (&shown["until"], &shown["since"]), "it began once");
+    assert_eq!(begin(&one, json!({"id": "flood", "effect": "pass", "domain": "shop"})).0, 409);
+    let alone = begin(&one, json!({"id": "mine", "effect": "pass", "domain": "shop", "rule": "quiet"}));
+    assert_eq!((alone.0, &alone.1["only_here"]["fleet"]), (201, &false.into()));
+    assert_eq!(held(&one), [("flood".to_owned(), true), ("mine".to_owned(), true)]);
+    assert_eq!(one.metric("tollgate_own_adjustments"), 2.0);
+    assert_eq!(passed(&one, "user", "ann", 2).await, 0, "it holds");
+    assert_eq!((passed(&other, "user", "ann", 1).await, held(&other)), (1, Vec::new()), "the rule fails open there");
+
+    redis.restart();
+    wait_until("it is published", || held(&other) == [("flood".to_owned(), false)]);
+    wait_until("and no longer only here", || held(&one).contains(&("flood".to_owned(), false)));
+    assert_eq!(passed(&other, "user", "ann", 1).await, 0);
+    let of = |tollgate: &Tollgate, id: &str| {
+        let (_, list) = send(tollgate, "GET", "/adjustments", TOKEN, &Value::Null);
+        list.as_array().unwrap().iter().find(|one| one["id"] == id).unwrap().clone()
+    };
+    let time = |text: &Value| humantime::parse_rfc3339(text.as_str().unwrap()).unwrap();
+    let ends = [time(&shown["until"]), time(&of(&other, "flood")["until"])];
+    let apart = ends[0].max(ends[1]).duration_since(ends[0].min(ends[1])).unwrap();
+    assert!(apart < Duration::from_secs(2), "its end is absolute: {apart:?}");
+    assert!(of(&one, "mine")["only_here"].is_object(), "this one is not meant for the fleet");
+    assert_eq!(one.metric("tollgate_own_adjustments"), 1.0);
+
+    assert_eq!(send(&one, "DELETE", "/adjustments/mine?who=ann&why=over", TOKEN, &Value::Null).0, 200);
+    assert_eq!(held(&one), [("flood".to_owned(), false)]);
+    wait_until("the audit trail has its begin and its end", || {
+        let (_, trail) = send(&one, "GET", "/audit", TOKEN, &Value::Null);
+        let about = |entry: &&Value| entry["reason"].as_str().is_some_and(|text| text.starts_with("mine "));
+        let entries = trail["entries"].as_array().unwrap().iter().filter(about);
+        let actions: Vec<&str> = entries.map(|entry| entry["action"].as_str().unwrap()).collect();
+        actions == ["ended", "began"]
+    });
+}
+
+#[tokio::test]
+async fn what_somebody_steered_later_elsewhere_stands_above_what_an_instance_held() {
+    for is_first in [true, false] {
+        let mut redis = Redis::start();
+        let [one, other] = two(&redis);
+        redis.kill();
+        let block = json!({"id": "old", "effect": "block", "domain": "shop", "rule": "user", "who": "ann", "why": "x",
+            "for": "1h"});
+        let pass = json!({"id": "new", "effect": "pass", "domain": "shop", "rule": "user", "who": "bob", "why": "y",
+            "for": "1h"});
+        let [early, late] = if is_first { [&one, &other] } else { [&other, &one] };
+        assert_eq!(send(early, "POST", "/adjustments?fleet=true", TOKEN, &block).0, 201);
+        // A call to Redis may take so long, by which a start that is published is uncertain.
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        assert_eq!(send(late, "POST", "/adjustments?fleet=true", TOKEN, &pass).0, 201);
+        assert_eq!((passed(early, "user", "ann", 1).await, passed(late, "user", "ann", 1).await), (0, 1));
+        redis.restart();
+        wait_until("the later one is published", || {
+            [&one, &other].iter().all(|tollgate| held(tollgate).contains(&("new".to_owned(), false)))
+        });
+        wait_until("both decide alike", || {
+            let old = |tollgate: &&Tollgate| held(tollgate).iter().any(|(id, only_here)| id == "old" && !only_here);
+            // The early one was published before, or stays where it is and says why.
+            let (_, list) = send(early, "GET", "/adjustments", TOKEN, &Value::Null);
+            let stays = list.as_array().unwrap().iter().any(|one| {
+                one["id"] == "old" && one["only_here"]["stays"].as_str().is_some_and(|why| why.contains("new"))
+            });
+            stays || [&one, &other].iter().all(old)
+        });
+        assert_eq!((passed(early, "user", "ann", 1).await, passed(late, "user", "ann", 1).await), (1, 1));
+    }
+}
+
+#[tokio::test]
+async fn an_adjustment_ends_at_the_instance_that_is_asked_while_redis_is_away() {
+    let mut redis = Redis::start_with(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let [one, other] = two(&redis);
+    for id in ["all", "here"] {
+        let rule = if id == "all" { "user" } else { "exact" };
+        assert_eq!(begin(&one, json!({"id": id, "effect": "block", "domain": "shop", "rule": rule})).0, 201);
+    }
+    wait_until("both know them", || held(&other).len() == 2);
+    redis.kill();
+    let end = |path: &str| send(&one, "DELETE", &format!("/adjustments/{path}who=ann&why=over"), TOKEN, &Value::Null);
+    let (status, ended) = end("all?fleet=true&");
+    assert_eq!((status, &ended["only_here"]["fleet"]), (200, &true.into()), "{ended}");
+    assert_eq!((end("here?").0, end("never?").0), (200, 503));
+    assert_eq!((held(&one), held(&other).len()), (Vec::new(), 2));
+    assert_eq!((passed(&one, "user", "ann", 1).await, passed(&other, "user", "ann", 1).await), (1, 0));
+    redis.restart();
+    wait_until("the one is ended for all", || held(&other) == [("here".to_owned(), false)]);
+    assert_eq!(held(&one), Vec::new(), "the other one is ended at this instance alone");
+    assert_eq!(passed(&other, "user", "ann", 1).await, 1);
+}
+
+#[test]
+fn the_command_changes_each_instance_and_says_which_took_it() {
+    let mut redis = Redis::start();
+    let [one, other] = two(&redis);
+    redis.kill();
+    let addresses = [&one, &other].map(|tollgate| format!("127.0.0.1:{}", tollgate.http_port));
+    let nobody = format!("127.0.0.1:{}", free_port());
+    let run = |words: &[&str], addresses: &[&str]| {
+        let asked = addresses.iter().flat_map(|address| ["--address", address]);
+        let words: Vec<&str> = words.iter().copied().chain(asked).chain(["--admin-token", TOKEN]).collect();
+        let output = crate::process::run(&words, &[]);
+        let said = crate::process::text(&output.stdout) + &crate::process::text(&output.stderr);
+        (output.status.code(), said)
+    };
+    let both = [&*addresses[0], &*addresses[1]];
+    let block = ["adjust", "block", "--domain", "shop", "--rule", "user", "--for", "1h", "--why", "a flood", "--who",
+        "ann", "--id", "flood"];
+    let (code, said) = run(&block, &both);
+    assert!(code == Some(1) && said.contains("add --all-instances"), "{said}");
+    let everywhere = [&block[..], &["--all-instances"]].concat();
+    let (code, said) = run(&everywhere, &[both[0], &nobody]);
+    assert!(code == Some(1) && said.contains("1 of 2 instances did not take it"), "{said}");
+    assert!(said.contains(&format!("{nobody}:\n  failed: ")), "{said}");
+    let (code, said) = run(&everywhere, &both);
+    let alone = said.matches("it holds at instance").count();
+    assert!(code == Some(0) && alone == 2 && both.iter().all(|address| said.contains(address)), "{said}");
+    assert_eq!([held(&one), held(&other)], [(); 2].map(|()| vec![("flood".to_owned(), true)]));
+    let (code, said) = run(&["adjustments"], &both[..1]);
+    assert!(code == Some(0) && said.starts_with("flood  block  "), "{said}");
+    let (code, said) = run(&["adjustments", "--all-instances", "--format", "json"], &both);
+    let lists: Value = serde_json::from_str(&said).unwrap();
+    assert!(code == Some(0) && lists[1]["answer"][0]["only_here"]["fleet"] == false, "{said}");
+
+    let unknown = block.map(|word| if word == "user" { "usr" } else { word });
+    let (code, said) = run(&unknown, &both[..1]);
+    assert!(code == Some(1) && said.contains("did you mean"), "{said}");
+    let (code, said) = run(&["adjust", "end", "flood", "--why", "over", "--who", "ann", "--all-instances"], &both);
+    assert!(code == Some(0) && said.matches("ended flood").count() == 2, "{said}");
+    assert_eq!([held(&one), held(&other)], [Vec::new(), Vec::new()]);
 }

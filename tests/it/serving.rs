@@ -263,7 +263,7 @@ async fn an_adjustment_is_matched_to_the_rules_on_another_thread() {
     });
     let written: Written = serde_json::from_value(written).unwrap();
     // With many rules this takes long, and this thread serves the ports.
-    let mut begin = std::pin::pin!(adjustments.begin(&written, "admin"));
+    let mut begin = std::pin::pin!(adjustments.begin(&written, "admin", true));
     assert!(futures_util::poll!(begin.as_mut()).is_pending());
     begin.await.unwrap();
     let listed = adjustments.list();

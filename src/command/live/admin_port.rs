@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use clap::Args;
-use http_body_util::{BodyExt as _, Empty, Limited};
+use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
 use hyper::header::{AUTHORIZATION, HOST};
-use hyper::{Request, StatusCode};
+use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -227,38 +228,69 @@ impl AdminPort<'_> {
             .with_context(|| format!("{} sent a response that this version of the command cannot read", self.address))
     }
 
+    /// Returns the answer to a change, or to a question whose refusal is an error.
+    ///
+    /// # Errors
+    /// Fails if the service does not answer, requires another token, or refuses, with its reason.
+    pub(crate) async fn change(&self, method: Method, path: &str, body: String) -> anyhow::Result<Value> {
+        let (status, body) = self.in_time(self.send(method, path, body, MOST_BYTES)).await?;
+        let answer = serde_json::from_slice::<Value>(&body).unwrap_or_default();
+        match (status.is_success(), answer["error"].as_str()) {
+            (true, _) => Ok(answer),
+            (false, Some(error)) => bail!("{error}"),
+            (false, None) if status == StatusCode::NOT_FOUND => {
+                bail!("{} does not serve {path}: start the service with ADMIN_API=true", self.address)
+            }
+            (false, None) => bail!("{}: {status}: {}", self.address, String::from_utf8_lossy(&body)),
+        }
+    }
+
     /// Returns the answer at this path as it is.
     async fn body(&self, path: &str, most_bytes: usize) -> anyhow::Result<Option<Bytes>> {
-        timeout(self.timeout, self.ask(path, most_bytes)).await.unwrap_or_else(|_| {
+        let (status, body) = self.in_time(self.send(Method::GET, path, String::new(), most_bytes)).await?;
+        match status {
+            StatusCode::OK => Ok(Some(body)),
+            StatusCode::NOT_FOUND => Ok(None),
+            status => {
+                let refusal = format!("{}: {status}: {}", self.address, String::from_utf8_lossy(&body));
+                if status == StatusCode::CONFLICT { bail!(BeginAgain(refusal)) } else { bail!(refusal) }
+            }
+        }
+    }
+
+    async fn in_time<T>(&self, answer: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+        timeout(self.timeout, answer).await.unwrap_or_else(|_| {
             Err(anyhow!("{} does not answer in {}", self.address, descriptor::length(self.timeout)))
         })
     }
 
-    async fn ask(&self, path: &str, most_bytes: usize) -> anyhow::Result<Option<Bytes>> {
+    /// Returns the status and the body of the answer.
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: String,
+        most_bytes: usize,
+    ) -> anyhow::Result<(StatusCode, Bytes)> {
         let host = self.address.strip_prefix("http://").unwrap_or(self.address).trim_end_matches('/');
         let Ok(stream) = TcpStream::connect(host).await else { bail!(self.unreachable(host).await) };
         let Ok((mut sender, connection)) = http1::handshake(TokioIo::new(stream)).await else { bail!(no_http(host)) };
         tokio::spawn(connection);
-        let request = Request::get(path)
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
             .header(HOST, host)
             .header(AUTHORIZATION, format!("Bearer {}", self.token.unwrap_or_default()))
-            .body(Empty::<Bytes>::new())?;
+            .body(Full::new(Bytes::from(body)))?;
         let Ok(response) = sender.send_request(request).await else { bail!(no_http(host)) };
         let status = response.status();
         let body = Limited::new(response.into_body(), most_bytes).collect().await;
         let body =
             body.map_err(|error| anyhow!("{host} closed the connection during its response: {error}"))?.to_bytes();
         match status {
-            StatusCode::OK => Ok(Some(body)),
-            StatusCode::NOT_FOUND => Ok(None),
-            StatusCode::CONFLICT => {
-                bail!(BeginAgain(format!("{host}: {status}: {}", String::from_utf8_lossy(&body))))
-            }
-            StatusCode::UNAUTHORIZED if self.token.is_some() => {
-                bail!("{host} does not accept this ADMIN_TOKEN")
-            }
+            StatusCode::UNAUTHORIZED if self.token.is_some() => bail!("{host} does not accept this ADMIN_TOKEN"),
             StatusCode::UNAUTHORIZED => bail!("{host} requires its ADMIN_TOKEN: set that variable, or --admin-token"),
-            status => bail!("{host}: {status}: {}", String::from_utf8_lossy(&body)),
+            status => Ok((status, body)),
         }
     }
 

@@ -2,5 +2,6 @@
 
 pub(crate) mod admin_port;
 pub(crate) mod bans;
+pub(crate) mod instances;
 mod terminal;
 pub(crate) mod top;

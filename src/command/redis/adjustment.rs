@@ -1,14 +1,15 @@
 //! `tollgate scale`, `tollgate adjust` and `tollgate adjustments`: temporary changes to limits, made in Redis without
-//! the service.
+//! the service, or by running services.
 
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow, bail};
 use clap::{ArgGroup, Args, Subcommand};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::place::Place;
+use crate::command::live::instances::{Instances, by_instance, shown};
 use crate::command::output::{Format, NOTHING_APPLIES, Output, RowsOutput, csv, print};
 use crate::engine::adjustment::{Id, InForce, Shown, Written};
 use crate::engine::rules::Budget;
@@ -48,7 +49,8 @@ const FIELDS: [&str; 13] = [
 
 /// Scale limits for a while: 10% lets a tenth pass.
 ///
-/// Takes effect on all instances within a second, through Redis. A limit always lets at least one hit pass.
+/// Takes effect on all instances within a second, through Redis, or with --address through a running service. A limit
+/// always lets at least one hit pass.
 ///
 /// Exits with 0 on success, 3 if it matches no rule and so changes only limits that requests supply, and with 1 if
 /// nothing was changed.
@@ -122,6 +124,14 @@ pub(crate) struct Of {
     #[command(flatten)]
     output: Output,
 
+    /// If Redis is away, publish the adjustment to all instances when it is back. Unset: it holds only at the instances
+    /// that are asked.
+    #[arg(long, requires = "address")]
+    fleet: bool,
+
+    #[command(flatten)]
+    instances: Box<Instances>,
+
     #[command(flatten)]
     place: Box<Place>,
 }
@@ -138,6 +148,14 @@ pub(crate) struct End {
     #[command(flatten)]
     output: Output,
 
+    /// If Redis is away, end the adjustment at all instances when it is back. Unset: it ends only at the instances that
+    /// are asked.
+    #[arg(long, requires = "address")]
+    fleet: bool,
+
+    #[command(flatten)]
+    instances: Box<Instances>,
+
     #[command(flatten)]
     place: Box<Place>,
 }
@@ -149,6 +167,9 @@ pub(crate) struct End {
 pub(crate) struct Adjustments {
     #[command(flatten)]
     output: RowsOutput,
+
+    #[command(flatten)]
+    instances: Instances,
 
     #[command(flatten)]
     place: Box<Place>,
@@ -167,34 +188,36 @@ pub(crate) struct Reason {
 }
 
 impl Adjust {
-    fn place(&self) -> &Place {
-        match self {
+    /// Returns the errors in settings that clap does not detect.
+    pub(crate) fn errors(&self) -> Vec<SettingsError> {
+        let (instances, place) = match self {
             Adjust::Number(Number { of, .. })
             | Adjust::Pass(of)
             | Adjust::Block(of)
             | Adjust::Enforce(of)
-            | Adjust::Shadow(of) => &of.place,
-            Adjust::End(End { place, .. }) => place,
-        }
+            | Adjust::Shadow(of) => (&of.instances, &of.place),
+            Adjust::End(End { instances, place, .. }) => (instances, place),
+        };
+        errors(instances, place)
     }
+}
 
-    /// Returns the errors in settings that clap does not detect.
-    pub(crate) fn errors(&self) -> Vec<SettingsError> {
-        self.place().errors()
-    }
+/// Returns the errors in settings that clap does not detect. A service that is asked has its own.
+fn errors(instances: &Instances, place: &Place) -> Vec<SettingsError> {
+    if instances.are_given() { Vec::new() } else { place.errors() }
 }
 
 impl Scale {
     /// Returns the errors in settings that clap does not detect.
     pub(crate) fn errors(&self) -> Vec<SettingsError> {
-        self.of.place.errors()
+        errors(&self.of.instances, &self.of.place)
     }
 }
 
 impl Adjustments {
     /// Returns the errors in settings that clap does not detect.
     pub(crate) fn errors(&self) -> Vec<SettingsError> {
-        self.place.errors()
+        errors(&self.instances, &self.place)
     }
 }
 
@@ -220,17 +243,41 @@ pub(crate) async fn adjust(adjust: Adjust) -> anyhow::Result<ExitCode> {
 }
 
 #[tokio::main(flavor = "current_thread")]
-pub(crate) async fn list(Adjustments { output, place }: Adjustments) -> anyhow::Result<ExitCode> {
+pub(crate) async fn list(Adjustments { output, instances, place }: Adjustments) -> anyhow::Result<ExitCode> {
     let _logs = logs();
+    if instances.are_given() {
+        return list_of(&instances, output.format()).await;
+    }
     let adjustments = adjustments_of(&place)?;
     adjustments.read().await.context("the adjustments cannot be read")?;
-    let list = adjustments.list();
-    print(&match output.format() {
+    print(&written(&adjustments.list(), output.format())?)
+}
+
+fn written(list: &[Shown], format: Format) -> anyhow::Result<String> {
+    Ok(match format {
         Format::Json => serde_json::to_string(&list)? + "\n",
-        Format::Csv => csv(&FIELDS, &list)?,
+        Format::Csv => csv(&FIELDS, list)?,
         Format::Text if list.is_empty() => "no adjustment is in force\n".to_owned(),
         Format::Text => list.iter().map(|shown| format!("{shown}\n")).collect::<String>(),
     })
+}
+
+/// Lists the adjustments of running services.
+async fn list_of(instances: &Instances, format: Format) -> anyhow::Result<ExitCode> {
+    let told = instances.list().await?;
+    match (&*told, format) {
+        ([one], _) if !instances.all() => print(&written(&one.adjustments()?, format)?),
+        (_, Format::Csv) => bail!("--all-instances has no CSV: use --format json"),
+        (_, Format::Json) => print(&(serde_json::to_string(&told)? + "\n")),
+        (_, Format::Text) => {
+            let text = |list: &Value| {
+                let list: Vec<Shown> =
+                    list.as_array().into_iter().flatten().cloned().map(shown).collect::<anyhow::Result<_>>()?;
+                written(&list, Format::Text)
+            };
+            print(&by_instance(&told, text)?)
+        }
+    }
 }
 
 /// Returns the adjustments that instances with this Redis have in force. Returns none if Redis does not answer; reading
@@ -247,8 +294,15 @@ fn logs() -> Logs {
 
 impl Of {
     async fn begin(self, effect: Written) -> anyhow::Result<ExitCode> {
-        let Of { entries, domain, all, rule, lasts, reason: Reason { why, who }, id, output, place } = self;
+        let Of { entries, domain, all, rule, lasts, reason, id, output, fleet, instances, place } = self;
+        let Reason { why, who } = reason;
         let entries = inspect::entries(&entries)?;
+        if instances.are_given() {
+            let id = id.or_else(|| Some(adjustment::fresh_id().to_string()));
+            let written =
+                Written { id, everything: all, domain, rule, entries, who, why, lasts: Some(lasts), ..effect };
+            return instances.begin(&written, fleet, output.is_json()).await;
+        }
         if effect.number.is_some() && rule.is_none() && entries.is_empty() {
             let rules = place.rules()?;
             let missed = rules.missed_filter(domain.as_deref(), None, &mut Budget::new(Budget::PERSON));
@@ -259,7 +313,7 @@ impl Of {
             );
         }
         let written = Written { id, everything: all, domain, rule, entries, who, why, lasts: Some(lasts), ..effect };
-        let shown: Shown = adjustments_of(&place)?.begin(&written, ROLE).await?;
+        let shown: Shown = adjustments_of(&place)?.begin(&written, ROLE, true).await?;
         print(&if output.is_json() { serde_json::to_string(&shown)? + "\n" } else { format!("{shown}\n") })?;
         Ok(if shown.unmatched.is_some() { ExitCode::from(NOTHING_APPLIES) } else { ExitCode::SUCCESS })
     }
@@ -267,9 +321,12 @@ impl Of {
 
 impl End {
     async fn run(self) -> anyhow::Result<ExitCode> {
-        let End { id, reason: Reason { why, who }, output, place } = self;
+        let End { id, reason: Reason { why, who }, output, fleet, instances, place } = self;
         let id = Id::parse(&id).ok_or_else(|| anyhow!("no adjustment has this id: see tollgate adjustments"))?;
-        adjustments_of(&place)?.end(&id, By { who: &who, why: &why, role: ROLE }).await?;
+        if instances.are_given() {
+            return instances.end(id.as_str(), (&who, &why), fleet, output.is_json()).await;
+        }
+        adjustments_of(&place)?.end(&id, By { who: &who, why: &why, role: ROLE }, true).await?;
         print(&match output.is_json() {
             true => format!("{}\n", json!({ "ended": id.as_str() })),
             false => format!("ended {id}\n"),
@@ -280,9 +337,7 @@ impl End {
 /// Creates the part of the service that handles adjustments. It decides no requests here.
 fn adjustments_of(place: &Place) -> anyhow::Result<adjustment::Adjustments<AnyStore>> {
     let Some(redis) = place.store.redis()? else {
-        bail!(
-            "no REDIS_URL: adjustments are in the service's memory; set REDIS_URL, or use the HTTP API (see ADMIN_API)"
-        );
+        bail!("no REDIS_URL: adjustments are in the service's memory; set REDIS_URL, or name the service by --address");
     };
     let rules = place.rules()?;
     let metrics = Arc::new(Metrics::new(1.0)?);

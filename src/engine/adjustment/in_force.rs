@@ -61,10 +61,14 @@ pub struct LimitName<'a> {
 }
 
 impl InForce {
-    /// Indexes these adjustments.
+    /// Indexes these adjustments, whose times are of one clock.
     pub fn new(mut list: Vec<Arc<Adjustment>>) -> InForce {
-        // A later adjustment replaces an earlier one for the same target.
         list.sort_by(|a, b| (a.since_ms, &a.id).cmp(&(b.since_ms, &b.id)));
+        InForce::in_order(list)
+    }
+
+    /// Indexes these adjustments, the oldest first. A later one replaces an earlier one for the same target.
+    pub fn in_order(list: Vec<Arc<Adjustment>>) -> InForce {
         let (mut all, mut domains) = (Places::default(), HashMap::<String, OfDomain>::new());
         for (place, adjustment) in list.iter().enumerate() {
             let target = &adjustment.content.target;
@@ -89,13 +93,13 @@ impl InForce {
         let latest = self.list.iter().map(|other| other.since_ms).max().unwrap_or(0);
         let since_ms = adjustment.since_ms.max(latest.saturating_add(1));
         list.push(Arc::new(Adjustment { since_ms, ..adjustment }));
-        InForce::new(list)
+        InForce::in_order(list)
     }
 
     /// Returns only the adjustments that change how limits count, without those that let requests pass or block them.
     pub fn that_count(&self) -> InForce {
         let count = self.list.iter().filter(|adjustment| adjustment.content.effect.kind() != Kind::Passage);
-        InForce::new(count.cloned().collect())
+        InForce::in_order(count.cloned().collect())
     }
 
     /// Returns whether there are no adjustments.

@@ -21,7 +21,7 @@ use crate::descriptor::Entry;
 use crate::printable::printable;
 
 pub use in_force::{Applied, InForce, LimitName};
-pub use written::{Mistakes, Shown, Written, check_words};
+pub use written::{Mistakes, OnlyHere, Shown, Written, check_words};
 
 /// The shortest and longest duration of an adjustment. Lasting changes belong in the rules.
 pub const LASTS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(7 * 24 * 60 * 60));

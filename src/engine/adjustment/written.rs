@@ -238,6 +238,33 @@ pub struct Shown {
     /// The reason why it matches nothing in the rules; `None` if the rules have a limit that it changes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unmatched: Option<String>,
+    /// How it holds at one instance alone; `None` if the store has it, for all instances.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub only_here: Option<OnlyHere>,
+}
+
+/// How an adjustment holds at one instance alone, because the store was away when it began.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OnlyHere {
+    /// ID of the instance. The adjustment ends with its process.
+    pub instance: String,
+    /// Whether it is published to all instances when the store is back.
+    pub fleet: bool,
+    /// Why it was not published, although the store is back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stays: Option<String>,
+}
+
+impl fmt::Display for OnlyHere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let OnlyHere { instance, fleet, stays } = self;
+        write!(f, "it holds at instance {} alone, until that restarts: ", printable(instance))?;
+        match (stays, fleet) {
+            (Some(why), _) => write!(f, "it is not published, because {}", printable(why)),
+            (None, true) => f.write_str("it is published to all when the store is back"),
+            (None, false) => f.write_str("it was begun while the store was away, and not for the fleet"),
+        }
+    }
 }
 
 impl Shown {
@@ -245,16 +272,17 @@ impl Shown {
     pub fn new(adjustment: &Adjustment, unmatched: Option<String>) -> Shown {
         let written = Written { id: Some(adjustment.id.to_string()), ..Written::from(&adjustment.content) };
         let (since, until) = (timestamp(adjustment.since_ms), timestamp(adjustment.until_ms));
-        Shown { written, since, until, unmatched }
+        Shown { written, since, until, unmatched, only_here: None }
     }
 }
 
 impl fmt::Display for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shown { written, until, unmatched, .. } = self;
+        let Shown { written, until, unmatched, only_here, .. } = self;
         let (id, content) = (written.id.as_deref().unwrap_or_default(), written.content());
         let Ok(Content { target, effect, who, why }) = content else { return write!(f, "{id}") };
         write!(f, "{id}  {effect}  {target}\n  until {until}, by {}: {}", printable(&who), printable(&why))?;
+        only_here.iter().try_for_each(|here| write!(f, "\n  {here}"))?;
         unmatched
             .iter()
             .try_for_each(|unmatched| write!(f, "\n  it does not match the rules: {}", printable(unmatched)))

@@ -23,16 +23,31 @@ pub enum Command<'c> {
     Read,
     /// Begin an adjustment, and record this.
     Begin(&'c Proposal, &'c Note),
+    /// Begin an adjustment that has held at one instance, if nothing has changed since that instance read the others.
+    Offer(Offer<'c>),
     /// End an adjustment, and record this.
     End(&'c Id, &'c Note),
     /// Remove the adjustments that are over, and record the end of each. Whichever instance asks first does it for all.
     Sweep,
 }
 
+/// An adjustment that one instance has held while the store was away.
+#[derive(Clone, Copy, Debug)]
+pub struct Offer<'c> {
+    /// The adjustment. It keeps its start and its end.
+    pub proposal: &'c Proposal,
+    /// The note to record.
+    pub note: &'c Note,
+    /// How long it has held.
+    pub held: Duration,
+    /// The version of the adjustments that the instance has read.
+    pub seen: u64,
+}
+
 /// The outcome of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The adjustments were read.
+    /// The adjustments were read. To an offer: they have changed, and it was not taken.
     Read,
     /// The adjustments are still those of the version that the caller knows, and are left out of the reply.
     Unchanged,
@@ -44,7 +59,7 @@ pub enum Outcome {
     Taken,
     /// The maximum number of adjustments is reached.
     Full,
-    /// No adjustment has this ID.
+    /// No adjustment has this ID, or the offered one is over.
     Unknown,
 }
 
@@ -130,7 +145,12 @@ impl Board {
         let outcome = match command {
             Command::Read if self.version == known => return Reply::unchanged(known),
             Command::Read => Outcome::Read,
-            Command::Begin(proposal, note) => self.change(now, |list| begin(list, (proposal, note), now)),
+            Command::Begin(proposal, note) => self.change(now, |list| begin(list, (proposal, note), (now, now))),
+            Command::Offer(Offer { seen, .. }) if seen != self.version => Outcome::Read,
+            Command::Offer(Offer { proposal, note, held, .. }) => {
+                let since = now.saturating_sub(u64::try_from(held.as_millis()).unwrap_or(u64::MAX));
+                self.change(now, |list| begin(list, (proposal, note), (since, now)))
+            }
             Command::End(id, note) => self.change(now, |list| match list.iter().position(|one| one.id == *id) {
                 Some(place) => (Outcome::Done, Some(kept(now, Action::Ended, &list.remove(place), note))),
                 None => (Outcome::Unknown, None),
@@ -194,17 +214,20 @@ fn set_back(one: &Adjustment, now: u64) -> Adjustment {
 fn begin(
     list: &mut Vec<Adjustment>,
     (Proposal { id, content, lasts }, note): (&Proposal, &Note),
-    now: u64,
+    (since_ms, now): (u64, u64),
 ) -> (Outcome, Option<(Action, String)>) {
     if let Some(known) = list.iter().find(|one| one.id == *id) {
         let is_same = known.content == *content && known.lasts() == *lasts;
         return (if is_same { Outcome::Same } else { Outcome::Taken }, None);
     }
+    let until_ms = since_ms + u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX);
+    if until_ms <= now {
+        return (Outcome::Unknown, None);
+    }
     if list.len() >= MOST {
         return (Outcome::Full, None);
     }
-    let until_ms = now + u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX);
-    let begun = Adjustment { id: id.clone(), content: content.clone(), since_ms: now, until_ms };
+    let begun = Adjustment { id: id.clone(), content: content.clone(), since_ms, until_ms };
     let record = kept(now, Action::Began, &begun, note);
     list.push(begun);
     (Outcome::Done, Some(record))

@@ -3,10 +3,12 @@
 //! One task reads them every [`POLL`], by their version, so most reads transfer nothing. A change through this instance
 //! is in force here when it is answered, and on the other instances after their next read. While the store does not
 //! answer, the adjustments read last stay in force until they end. This process measures that by its own clock, so a
-//! jump of the store's clock cannot prolong them.
+//! jump of the store's clock cannot prolong them. A change through a service then holds at this instance alone:
+//! [`own`].
 
 pub mod audit;
 pub mod board;
+mod own;
 pub mod redis;
 mod store;
 
@@ -23,17 +25,21 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use crate::engine::adjustment::{
-    Adjustment, Content, Effect, Id, InForce, Kind, MOST, Mistakes, Proposal, Shown, Target, Written, check_words,
+    Adjustment, Content, Effect, Id, InForce, Kind, MOST, Mistakes, OnlyHere, Proposal, Shown, Target, Written,
+    check_words,
 };
 use crate::engine::check::StoreError;
+use crate::engine::clock::Clock as _;
 use crate::engine::descriptor;
 use crate::engine::rules::report::{nearest, quoted};
 use crate::engine::rules::{Allowance, Budget, Domain, Rule, Rules};
 use crate::limiter::Limiter;
 use crate::metrics::Metrics;
 use crate::store::Store;
-use audit::{Audit, Note};
-use board::{Command, Outcome, Reply, remaining};
+use crate::store::memory::SystemClock;
+use audit::{Action, Audit, Note};
+use board::{Command, Offer, Outcome, Reply, remaining};
+use own::{Begun, Ended, Next, Own};
 
 pub use store::AdjustmentStore;
 
@@ -63,6 +69,7 @@ pub struct Adjustments<S> {
 struct Held {
     version: u64,
     list: Vec<Entry>,
+    own: Own,
     /// Whether the store did not answer the last question.
     is_unread: bool,
     unreadable: usize,
@@ -79,6 +86,13 @@ struct Entry {
     has_ended: bool,
     /// Why it does not match the rules.
     unmatched: Option<String>,
+}
+
+impl Entry {
+    /// Returns when it began, on this process's clock.
+    fn began(&self) -> Instant {
+        self.ends - self.adjustment.lasts()
+    }
 }
 
 /// The most adjustments changed at the same time that get a log line each.
@@ -100,6 +114,15 @@ pub struct Previewed {
     pub after: InForce,
     /// Why it changes only limits that requests bring along, if so.
     pub note: Option<String>,
+}
+
+/// Where an end holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EndHolds {
+    /// At all instances.
+    Everywhere,
+    /// At this instance, which is named, alone. If it is meant for the fleet, the store is told when it is back.
+    Here(OnlyHere),
 }
 
 /// The origin of a change, for the log.
@@ -215,7 +238,9 @@ impl<S: Store> Adjustments<S> {
         loop {
             ticks.tick().await;
             // The error is logged, and the next one tries again.
-            let _ = self.ask(self.next_command()).await;
+            if self.ask(self.next_command()).await.is_ok() {
+                self.offer().await;
+            }
         }
     }
 
@@ -239,11 +264,13 @@ impl<S: Store> Adjustments<S> {
         }
     }
 
-    /// Begins an adjustment, which is in force here on return. A repeated call with the same ID changes nothing.
+    /// Begins an adjustment, which is in force here on return. A repeated call with the same ID changes nothing. While
+    /// the store does not answer, a service holds it at this instance alone, and offers it to the store later if it is
+    /// meant for the `fleet`.
     ///
     /// # Errors
-    /// If the adjustment is invalid or would change nothing, or if the store does not answer.
-    pub async fn begin(&self, written: &Written, role: &str) -> Result<Shown, AdjustmentError> {
+    /// If the adjustment is invalid or would change nothing, or, for a command, if the store does not answer.
+    pub async fn begin(&self, written: &Written, role: &str, fleet: bool) -> Result<Shown, AdjustmentError> {
         let proposal = written.proposal(fresh_id)?;
         let snapshot = self.limiter.snapshot();
         if !snapshot.is_in_force() {
@@ -257,7 +284,11 @@ impl<S: Store> Adjustments<S> {
             None => None,
         };
         let unavailable = |cause| AdjustmentError::unavailable(&proposal.id, cause);
-        let reply = self.ask(Command::Begin(&proposal, &self.note(role))).await.map_err(unavailable)?;
+        let reply = match (self.ask(Command::Begin(&proposal, &self.note(role))).await, &self.instance) {
+            (Ok(reply), _) => reply,
+            (Err(cause), None) => return Err(unavailable(cause)),
+            (Err(cause), Some(instance)) => return self.begin_here(proposal, (role, fleet), note, (instance, &cause)),
+        };
         match reply.outcome {
             Outcome::Taken => return Err(AdjustmentError::Taken(proposal.id)),
             Outcome::Full => return Err(AdjustmentError::Full),
@@ -303,20 +334,196 @@ impl<S: Store> Adjustments<S> {
         .await
     }
 
-    /// Ends an adjustment early, immediately on this instance.
+    /// Holds an adjustment at this instance, because the store does not answer.
+    fn begin_here(
+        &self,
+        proposal: Proposal,
+        (role, fleet): (&str, bool),
+        unmatched: Option<String>,
+        (instance, cause): (&str, &StoreError),
+    ) -> Result<Shown, AdjustmentError> {
+        let (now, now_ms) = (Instant::now(), SystemClock.now());
+        let mut held = self.held.lock();
+        let known = held.own.begun.iter().find(|own| own.proposal.id == proposal.id);
+        let is_taken = match known {
+            Some(own) => own.proposal != proposal,
+            None => held.list.iter().any(|entry| entry.adjustment.id == proposal.id && !entry.has_ended),
+        };
+        if is_taken {
+            return Err(AdjustmentError::Taken(proposal.id));
+        }
+        let own = match known.cloned() {
+            Some(own) => own,
+            None if held.list.len() + held.own.begun.len() >= MOST => return Err(AdjustmentError::Full),
+            None => {
+                let Proposal { id, content, lasts } = proposal.clone();
+                let until_ms = now_ms + u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX);
+                let adjustment = Arc::new(Adjustment { id, content, since_ms: now_ms, until_ms });
+                let own =
+                    Begun { proposal, adjustment, since: now, note: self.note(role), unmatched, fleet, stays: None };
+                self.record_own(Action::Began, &own, Note::default());
+                held.own.begun.push(own.clone());
+                self.put_in_force(&held);
+                own
+            }
+        };
+        drop(held);
+        self.changed.notify_one();
+        let Proposal { id, content: Content { target, effect, who, why }, .. } = &own.proposal;
+        let target = target.without_values();
+        tracing::warn!(
+            %id, %effect, target, who, why, role, fleet, %cause,
+            "an operator has created an adjustment that holds at this instance alone: the store does not answer"
+        );
+        let only_here = Some(own.shown(instance));
+        Ok(Shown { only_here, ..Shown::new(&own.adjustment, own.unmatched) })
+    }
+
+    /// Records in the audit trail what happened to an adjustment of this instance alone.
+    fn record_own(&self, action: Action, own: &Begun, by: Note) {
+        let Content { target, effect, who, why } = &own.proposal.content;
+        let (domain, entries) = match target {
+            Target::Descriptor { domain, entries } => (Some(domain.clone()), entries.clone()),
+            _ => (None, Vec::new()),
+        };
+        self.audit.record(
+            action,
+            Note {
+                who: by.who.or_else(|| Some(who.clone())),
+                why: by.why.or_else(|| Some(why.clone())),
+                role: by.role.or_else(|| own.note.role.clone()),
+                instance: self.instance.clone(),
+                domain,
+                entries,
+                target: Some(target.without_values()),
+                effect: Some(effect.to_string()),
+                reason: Some(format!("{} at this instance alone: the store was away", own.proposal.id)),
+                ..Note::default()
+            },
+        );
+    }
+
+    /// Ends an adjustment early, immediately on this instance. While the store does not answer, a service ends it here
+    /// alone, and tells the store later if the end is meant for the `fleet`.
     ///
     /// # Errors
-    /// If the name or the reason is invalid, no adjustment has this ID, or the store does not answer.
-    pub async fn end(&self, id: &Id, By { who, why, role }: By<'_>) -> Result<(), AdjustmentError> {
+    /// If the name or the reason is invalid, no adjustment has this ID, or, for a command, if the store does not
+    /// answer.
+    pub async fn end(&self, id: &Id, by: By<'_>, fleet: bool) -> Result<EndHolds, AdjustmentError> {
+        let By { who, why, role } = by;
         check_words(who, why)?;
-        let unavailable = |cause| AdjustmentError::unavailable(id, cause);
         let note = Note { who: Some(who.to_owned()), why: Some(why.to_owned()), ..self.note(role) };
-        let reply = self.ask(Command::End(id, &note)).await.map_err(unavailable)?;
-        if reply.outcome == Outcome::Unknown {
-            return Err(AdjustmentError::Unknown(id.clone()));
+        if self.end_own(id, &note) {
+            tracing::warn!(%id, who, why, role, "an operator has ended an adjustment of this instance alone");
+            return Ok(EndHolds::Everywhere);
         }
+        let holds = match (self.ask(Command::End(id, &note)).await, &self.instance) {
+            (Ok(reply), _) if reply.outcome == Outcome::Unknown => return Err(AdjustmentError::Unknown(id.clone())),
+            (Ok(_), _) => EndHolds::Everywhere,
+            (Err(cause), Some(instance)) if self.end_here(id, &note, fleet) => {
+                tracing::warn!(%cause, "the end holds at this instance alone");
+                EndHolds::Here(OnlyHere { instance: instance.clone(), fleet, stays: None })
+            }
+            (Err(cause), _) => return Err(AdjustmentError::unavailable(id, cause)),
+        };
         tracing::warn!(%id, who, why, role, "an operator has ended an adjustment");
-        Ok(())
+        Ok(holds)
+    }
+
+    /// Ends an adjustment of this instance alone. Returns `false` if there is none with this ID.
+    fn end_own(&self, id: &Id, note: &Note) -> bool {
+        let mut held = self.held.lock();
+        let Some(place) = held.own.begun.iter().position(|own| own.proposal.id == *id) else { return false };
+        let own = held.own.begun.remove(place);
+        self.record_own(Action::Ended, &own, note.clone());
+        // The store may have taken it although its answer was lost.
+        held.own.ended.push(Ended { id: id.clone(), note: note.clone(), fleet: true });
+        self.put_in_force(&held);
+        true
+    }
+
+    /// Ends an adjustment of the store at this instance alone. Returns `false` if none has this ID.
+    fn end_here(&self, id: &Id, note: &Note, fleet: bool) -> bool {
+        let mut held = self.held.lock();
+        if !held.list.iter().any(|entry| entry.adjustment.id == *id && !entry.has_ended) {
+            return false;
+        }
+        held.own.ended.retain(|ended| ended.id != *id);
+        held.own.ended.push(Ended { id: id.clone(), note: note.clone(), fleet });
+        self.put_in_force(&held);
+        true
+    }
+
+    /// Offers the store what holds here alone and is meant for the fleet.
+    async fn offer(&self) {
+        for _ in 0..MOST {
+            let Some((own, seen)) = self.next_offer() else { break };
+            let id = &own.proposal.id;
+            let reason = format!("published by this instance, where it has held for {:?} already", own.since.elapsed());
+            let note = Note { reason: Some(reason), ..own.note.clone() };
+            let offer = Offer { proposal: &own.proposal, note: &note, held: own.since.elapsed(), seen };
+            let Ok(reply) = self.ask(Command::Offer(offer)).await else { return };
+            match reply.outcome {
+                Outcome::Full => self.keep_here(id, format!("{MOST} adjustments are in force")),
+                Outcome::Taken => self.keep_here(id, format!("another adjustment has the id {id}")),
+                // It is over.
+                Outcome::Unknown => drop(self.expire(Instant::now())),
+                // It is published, or others have changed: what was read says which.
+                _ => {}
+            }
+        }
+        for Ended { id, note, .. } in self.late_ends() {
+            if self.ask(Command::End(&id, &note)).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Returns the next adjustment to offer, with the version of those that this was decided by.
+    fn next_offer(&self) -> Option<(Begun, u64)> {
+        let mut held = self.held.lock();
+        if held.own.begun.is_empty() {
+            return None;
+        }
+        let Held { own, list, version, .. } = &mut *held;
+        let mut next = None;
+        own.begun.retain_mut(|own| {
+            if own.stays.is_some() || !own.fleet && !list.iter().any(|entry| entry.adjustment.id == own.proposal.id) {
+                return true;
+            }
+            let id = &own.proposal.id;
+            match own.next(list) {
+                Next::Offer if next.is_none() => next = Some(own.clone()),
+                Next::Offer => {}
+                Next::Published => {
+                    tracing::warn!(%id, "an adjustment of this instance is published to all");
+                    return false;
+                }
+                Next::Stays(why) => {
+                    tracing::warn!(%id, why, "an adjustment of this instance is not published");
+                    own.stays = Some(why);
+                }
+            }
+            true
+        });
+        let version = *version;
+        self.put_in_force(&held);
+        Some((next?, version))
+    }
+
+    fn keep_here(&self, id: &Id, why: String) {
+        tracing::warn!(%id, why, "an adjustment of this instance is not published");
+        let mut held = self.held.lock();
+        let own = held.own.begun.iter_mut().find(|own| own.proposal.id == *id);
+        own.into_iter().for_each(|own| own.stays = Some(why.clone()));
+    }
+
+    /// Returns the ends that the store is told now. Forgets those of adjustments that it no longer has.
+    fn late_ends(&self) -> Vec<Ended> {
+        let mut held = self.held.lock();
+        let Held { own, list, .. } = &mut *held;
+        own.ended.retain(|ended| list.iter().any(|entry| entry.adjustment.id == ended.id));
+        own.ended.iter().filter(|ended| ended.fleet).cloned().collect()
     }
 
     fn note(&self, role: &str) -> Note {
@@ -325,14 +532,24 @@ impl<S: Store> Adjustments<S> {
 
     /// Returns the number of adjustments in force.
     pub fn count(&self) -> usize {
-        self.held.lock().list.iter().filter(|entry| !entry.has_ended).count()
+        let held = self.held.lock();
+        held.own.begun.len() + held.in_force().count()
+    }
+
+    /// Returns the number of those that hold at this instance alone.
+    pub fn count_own(&self) -> usize {
+        self.held.lock().own.begun.len()
     }
 
     /// Returns the adjustments in force, the oldest first.
     pub fn list(&self) -> Vec<Shown> {
         let held = self.held.lock();
-        let in_force = held.list.iter().filter(|entry| !entry.has_ended);
-        in_force.map(|entry| Shown::new(&entry.adjustment, entry.unmatched.clone())).collect()
+        let of_store = held.in_force().map(|entry| Shown::new(&entry.adjustment, entry.unmatched.clone()));
+        let own = held.own.begun.iter().map(|own| {
+            let only_here = self.instance.as_deref().map(|instance| own.shown(instance));
+            Shown { only_here, ..Shown::new(&own.adjustment, own.unmatched.clone()) }
+        });
+        of_store.chain(own).collect()
     }
 
     async fn ask(&self, command: Command<'_>) -> Result<Reply, StoreError> {
@@ -400,16 +617,21 @@ impl<S: Store> Adjustments<S> {
             entry.has_ended = true;
             ended.push(Arc::clone(&entry.adjustment));
         }
+        for own in held.own.begun.extract_if(.., |own| own.ends() <= now) {
+            self.record_own(Action::Expired, &own, Note::default());
+            ended.push(own.adjustment);
+        }
         tell(&ended, "an adjustment has ended");
         if !ended.is_empty() {
             self.put_in_force(&held);
         }
-        held.list.iter().filter(|entry| !entry.has_ended).map(|entry| entry.ends).min()
+        let ends = held.list.iter().filter(|entry| !entry.has_ended).map(|entry| entry.ends);
+        ends.chain(held.own.begun.iter().map(Begun::ends)).min()
     }
 
     fn put_in_force(&self, held: &Held) {
-        let in_force = held.list.iter().filter(|entry| !entry.has_ended);
-        let in_force = InForce::new(in_force.map(|entry| Arc::clone(&entry.adjustment)).collect());
+        let in_force = InForce::in_order(held.by_start());
+        self.metrics.set_own_adjustments(held.own.begun.len());
         self.metrics.set_adjustments(in_force.iter().map(|adjustment| adjustment.content.effect.name()));
         self.limiter.put_adjustments_in_force(in_force);
     }
@@ -422,7 +644,7 @@ impl<S: Store> Adjustments<S> {
             if std::ptr::eq(held.rules.as_ptr(), Arc::as_ptr(&rules)) {
                 return;
             }
-            held.list.iter().map(|entry| Arc::clone(&entry.adjustment)).collect()
+            held.all().cloned().collect()
         };
         let (searched, contents) = (Arc::clone(&rules), adjustments.clone());
         let mut found = off_thread(move || {
@@ -431,21 +653,23 @@ impl<S: Store> Adjustments<S> {
         })
         .await;
         let mut held = self.held.lock();
-        if !held.list.iter().map(|entry| &entry.adjustment).eq(&adjustments) {
+        if !held.all().eq(&adjustments) {
             // The next read matches the new ones.
             return;
         }
         let mut new = 0;
-        for (place, entry) in held.list.iter_mut().enumerate() {
+        let Held { list, own, .. } = &mut *held;
+        let of_store = list.iter_mut().map(|entry| (&entry.adjustment, &mut entry.unmatched));
+        let all = of_store.chain(own.begun.iter_mut().map(|own| (&own.adjustment, &mut own.unmatched)));
+        for (place, (adjustment, unmatched)) in all.enumerate() {
             let reason = found.remove(&place).map(|mismatch| mismatch.reason);
-            if let Some(reason) = reason.as_ref().filter(|reason| entry.unmatched.as_ref() != Some(reason)) {
+            if let Some(reason) = reason.as_ref().filter(|reason| unmatched.as_ref() != Some(reason)) {
                 new += 1;
                 if new <= LOGGED {
-                    let id = &entry.adjustment.id;
-                    tracing::warn!(%id, reason, "an adjustment does not match the rules");
+                    tracing::warn!(id = %adjustment.id, reason, "an adjustment does not match the rules");
                 }
             }
-            entry.unmatched = reason;
+            *unmatched = reason;
         }
         if new > LOGGED {
             tracing::warn!(adjustments = new - LOGGED, "more adjustments do not match the rules");
@@ -464,6 +688,36 @@ impl<S: Store> Adjustments<S> {
             ),
             _ => tracing::debug!(%error, "cannot read adjustments from the store"),
         }
+    }
+}
+
+impl Held {
+    /// Returns all adjustments, of the store and of this instance alone.
+    fn all(&self) -> impl Iterator<Item = &Arc<Adjustment>> {
+        let own = self.own.begun.iter().map(|own| &own.adjustment);
+        self.list.iter().map(|entry| &entry.adjustment).chain(own)
+    }
+
+    /// Returns the adjustments of the store that are in force here.
+    fn in_force(&self) -> impl Iterator<Item = &Entry> {
+        let is_ended_here = |entry: &Entry| self.own.ended.iter().any(|ended| ended.id == entry.adjustment.id);
+        self.list.iter().filter(move |entry| !entry.has_ended && !is_ended_here(entry))
+    }
+
+    /// Returns all adjustments in force here, the oldest first: of several for the same limits, the latest applies,
+    /// wherever it began.
+    fn by_start(&self) -> Vec<Arc<Adjustment>> {
+        let mut all: Vec<(Instant, &Arc<Adjustment>)> =
+            self.in_force().map(|entry| (entry.began(), &entry.adjustment)).collect();
+        // The same order at all instances, whenever each has read them.
+        all.sort_by(|(_, a), (_, b)| (a.since_ms, &a.id).cmp(&(b.since_ms, &b.id)));
+        // One that the store has taken meanwhile is the store's.
+        let is_own = |own: &&Begun| self.list.iter().all(|entry| entry.adjustment.id != own.proposal.id);
+        for own in self.own.begun.iter().filter(is_own) {
+            let place = all.iter().position(|(began, _)| *began > own.since).unwrap_or(all.len());
+            all.insert(place, (own.since, &own.adjustment));
+        }
+        all.into_iter().map(|(_, adjustment)| Arc::clone(adjustment)).collect()
     }
 }
 
@@ -494,7 +748,7 @@ async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static
 }
 
 /// Returns an unused ID.
-fn fresh_id() -> Id {
+pub fn fresh_id() -> Id {
     Id::of_number(RandomState::new().hash_one(0))
 }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use deadpool_redis::redis::{Cmd, Value, cmd};
 
 use super::audit::{Action, Note, Record, Trail};
-use super::board::{Command, Outcome, Reply};
-use crate::engine::adjustment::{Adjustment, Id, LASTS, MOST, Written};
+use super::board::{Command, Offer, Outcome, Reply};
+use crate::engine::adjustment::{Adjustment, Id, LASTS, MOST, Proposal, Written};
 use crate::engine::algorithm::MAX_HITS;
 use crate::engine::check::StoreError;
 use crate::shared::exchange::{Exchange, Repeat, Turn};
@@ -42,7 +42,9 @@ impl RedisAdjustments {
         match command {
             Command::Read if self.version(&mut turn).await? == Some(known) => return Ok(Reply::unchanged(known)),
             Command::Read => return self.read(&mut turn).await,
-            Command::Begin(..) | Command::End(..) | Command::Sweep => self.exchange.admit_change()?,
+            Command::Begin(..) | Command::Offer(..) | Command::End(..) | Command::Sweep => {
+                self.exchange.admit_change()?
+            }
         }
         let reply = match command {
             Command::End(id, note) => self.end(&mut turn, id, note).await?,
@@ -121,11 +123,10 @@ impl RedisAdjustments {
             Command::Read => {
                 call.arg("read");
             }
-            Command::Begin(proposal, note) => {
-                let lasts_ms = u64::try_from(proposal.lasts.as_millis()).unwrap_or(u64::MAX);
-                // Cannot fail, since there are only strings and numbers.
-                let content = serde_json::to_string(&Written::from(&proposal.content)).unwrap_or_default();
-                call.arg("begin").arg(proposal.id.as_str()).arg(lasts_ms).arg(content).arg(MOST).arg(note.json());
+            Command::Begin(proposal, note) => begin(&mut call, "begin", proposal, note),
+            Command::Offer(Offer { proposal, note, held, seen }) => {
+                begin(&mut call, "offer", proposal, note);
+                call.arg(u64::try_from(held.as_millis()).unwrap_or(u64::MAX)).arg(seen);
             }
             Command::End(id, note) => {
                 call.arg("end").arg(id.as_str()).arg("").arg("").arg("").arg(note.json());
@@ -136,6 +137,13 @@ impl RedisAdjustments {
         }
         call
     }
+}
+
+fn begin(call: &mut Cmd, command: &str, Proposal { id, content, lasts }: &Proposal, note: &Note) {
+    let lasts_ms = u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX);
+    // Cannot fail, since there are only strings and numbers.
+    let content = serde_json::to_string(&Written::from(content)).unwrap_or_default();
+    call.arg(command).arg(id.as_str()).arg(lasts_ms).arg(content).arg(MOST).arg(note.json());
 }
 
 /// Parses the reply of the script.

@@ -45,6 +45,32 @@ export function sentence(one) {
 	return `${all ? 'all limits' : targetText(one)} ${does}`;
 }
 
+// Says where an adjustment holds, if not at all instances.
+export function onlyHere(one) {
+	if (!one.only_here) return '';
+	const { instance, fleet, stays } = one.only_here;
+	const later = stays ? `not published, because ${stays}` : fleet ? 'published to all when the store is back' : 'until that restarts';
+	return `at instance ${instance} alone, ${later}`;
+}
+
+// The choice to publish a change that holds at one instance, while the store is down.
+function publishing() {
+	const isDown = seen.tick?.store.up < 1;
+	const choice = el('input', { type: 'checkbox' });
+	return {
+		element:
+			isDown &&
+			el(
+				'div',
+				el('p.warn', '▲ The store is down: this holds at the instance that answers, alone, until that restarts.'),
+				el('label.check', choice, ' Publish it to all instances when the store is back')
+			),
+		get query() {
+			return isDown && choice.checked ? { fleet: 'true' } : {};
+		}
+	};
+}
+
 // A choice among a few values, or another one that is typed.
 function chips(label, options, chosen, change, other) {
 	const own =
@@ -210,6 +236,7 @@ export function adjust({ effect, target = null, share: part = '50%', number = nu
 		const numberField = field('Number', numberInput);
 		const time = chips('For', same(TIMES), lasts ?? usual, change, 'such as 90m');
 		const signed = signature(reasons, why);
+		const published = publishing();
 		const shown = el('div.preview', { 'aria-live': 'polite', own: true });
 		const { form, begin } = formOf(
 			submit,
@@ -221,6 +248,7 @@ export function adjust({ effect, target = null, share: part = '50%', number = nu
 			numberField,
 			time.element,
 			signed.element,
+			published.element,
 			shown
 		);
 		const step = el('div', { own: true, hidden: true });
@@ -289,9 +317,10 @@ export function adjust({ effect, target = null, share: part = '50%', number = nu
 			);
 		}
 		async function send(wanted) {
-			const begun = await ask('/adjustments', { method: 'POST', body: wanted });
+			const begun = await ask(`/adjustments?${query(published.query)}`, { method: 'POST', body: wanted });
 			done();
-			announce(`In force until ${moment(begun.until)}: ${sentence(begun)}. ${begun.note ?? ''}`);
+			const where = begun.only_here ? `, ${onlyHere(begun)}` : '';
+			announce(`In force until ${moment(begun.until)}: ${sentence(begun)}${where}. ${begun.note ?? ''}`);
 			dispatchEvent(new Event(ADJUSTED));
 		}
 		async function submit() {
@@ -314,7 +343,8 @@ export function adjust({ effect, target = null, share: part = '50%', number = nu
 				}
 			});
 		}
-		patch(body, el('p.soft', does, ' It takes effect on all instances within a second, and ends by itself.'), form, step);
+		const where = published.element ? 'It ends by itself.' : 'It takes effect on all instances within a second, and ends by itself.';
+		patch(body, el('p.soft', does, ' ', where), form, step);
 		draw();
 		if (chosen) look();
 		if (!chosen) picker.focus();
@@ -328,13 +358,15 @@ export function adjust({ effect, target = null, share: part = '50%', number = nu
 export function endAdjustment(one) {
 	return sheet('End an adjustment', (body, done) => {
 		const signed = signature(['no longer needed', 'it is over']);
+		const published = publishing();
 		async function submit() {
-			await ask(`/adjustments/${encodeURIComponent(one.id)}?${query(signed.read())}`, { method: 'DELETE' });
+			const given = query({ ...signed.read(), ...published.query });
+			const ended = await ask(`/adjustments/${encodeURIComponent(one.id)}?${given}`, { method: 'DELETE' });
 			done();
-			announce(`Ended: ${sentence(one)}.`);
+			announce(`Ended: ${sentence(one)}${ended.only_here ? `, at instance ${ended.only_here.instance} alone` : ''}.`);
 			dispatchEvent(new Event(ADJUSTED));
 		}
-		const { form, begin } = formOf(submit, done, signed.element);
+		const { form, begin } = formOf(submit, done, signed.element, published.element);
 		begin.textContent = 'End it now';
 		patch(
 			body,

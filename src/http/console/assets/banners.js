@@ -2,7 +2,7 @@
 
 import { $, button, el, patch } from './parts.js';
 import { ask, mayAdjust, seen } from './service.js';
-import { endAdjustment, sentence } from './adjusting.js';
+import { endAdjustment, onlyHere, sentence } from './adjusting.js';
 import { link } from './address.js';
 import { ago, clock, exact, moment, plural, share } from './words.js';
 
@@ -71,7 +71,7 @@ function known(tick) {
 		.forEach(one =>
 			line(
 				`adjusted-${one.id}`,
-				el('p', '◆ ', el('b', sentence(one)), ` until ${moment(one.until)}, by ${one.who}: “${one.why}”`),
+				el('p', '◆ ', el('b', sentence(one)), ` until ${moment(one.until)}, by ${one.who}: “${one.why}”`, one.only_here && el('span.warn', `, ${onlyHere(one)}`)),
 				el(
 					'span.actions',
 					el('a', { href: link('adjust') }, 'view'),

@@ -1,0 +1,208 @@
+//! Changes of adjustments through the HTTP ports of running services: of one, or of each instance.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{anyhow, bail};
+use clap::Args;
+use futures_util::future::join_all;
+use hyper::Method;
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::net::lookup_host;
+use tokio::time::timeout;
+
+use super::admin_port::{AdminPort, http_address};
+use crate::command::output::{NOTHING_APPLIES, print};
+use crate::engine::adjustment::{OnlyHere, Shown, Written};
+use crate::engine::printable::printable;
+
+/// Path of adjustments.
+const PATH: &str = "/adjustments";
+
+/// Running services to ask instead of Redis.
+#[derive(Args)]
+pub(crate) struct Instances {
+    /// Ask the service with this HTTP port instead of Redis: HOST:PORT, or a URL such as http://localhost:8080. Needs
+    /// ADMIN_API=true at the service, and a token here. With --all-instances, may be given several times.
+    #[arg(long, short, value_name = "HOST:PORT", value_parser = http_address)]
+    address: Vec<String>,
+
+    /// Ask each instance, and say which took the change. Each address is looked up: a name of several addresses, such
+    /// as that of a headless Service in Kubernetes, stands for all of them.
+    #[arg(long, requires = "address")]
+    all_instances: bool,
+
+    /// The service's ADMIN_TOKEN, or a token of its ADMIN_TOKENS_FILE.
+    #[arg(long, env = "ADMIN_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+    admin_token: Option<String>,
+
+    /// Longest wait for a service.
+    #[arg(long, default_value = "5s", value_parser = humantime::parse_duration)]
+    timeout: Duration,
+}
+
+/// What one instance answered.
+#[derive(Serialize)]
+pub(crate) struct Told {
+    /// The address that was asked.
+    address: String,
+    /// Its answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    answer: Option<Value>,
+    /// Why there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+impl Instances {
+    /// Returns whether services are asked instead of Redis.
+    pub(crate) fn are_given(&self) -> bool {
+        !self.address.is_empty()
+    }
+
+    /// Returns whether each instance is asked.
+    pub(crate) fn all(&self) -> bool {
+        self.all_instances
+    }
+
+    /// Begins an adjustment. It must have an ID, by which an instance knows it if it is asked again.
+    ///
+    /// # Errors
+    /// Fails if an address is unknown, or if the only instance that is asked refuses.
+    pub(crate) async fn begin(&self, written: &Written, fleet: bool, is_json: bool) -> anyhow::Result<ExitCode> {
+        let path = if fleet { format!("{PATH}?fleet=true") } else { PATH.to_owned() };
+        let told = self.ask(&Method::POST, &path, &serde_json::to_string(written)?).await?;
+        let unmatched = |told: &Told| told.answer.as_ref().is_some_and(|answer| answer["unmatched"].is_string());
+        let is_unmatched = told.iter().any(unmatched);
+        let code = self.report(told, is_json, |answer| Ok(format!("{}\n", shown(answer.clone())?)))?;
+        Ok(if code == ExitCode::SUCCESS && is_unmatched { ExitCode::from(NOTHING_APPLIES) } else { code })
+    }
+
+    /// Ends an adjustment.
+    ///
+    /// # Errors
+    /// As those of [`begin`](Self::begin).
+    pub(crate) async fn end(&self, id: &str, by: (&str, &str), fleet: bool, is_json: bool) -> anyhow::Result<ExitCode> {
+        let (who, why) = by;
+        let mut query = form_urlencoded::Serializer::new(String::new());
+        query.append_pair("who", who).append_pair("why", why);
+        if fleet {
+            query.append_pair("fleet", "true");
+        }
+        let told = self.ask(&Method::DELETE, &format!("{PATH}/{id}?{}", query.finish()), "").await?;
+        self.report(told, is_json, |answer| {
+            let here = serde_json::from_value::<Option<OnlyHere>>(answer["only_here"].clone())?;
+            Ok(match here {
+                Some(OnlyHere { instance, fleet: true, .. }) => {
+                    format!("ended {id} at instance {}; the store is told when it is back\n", printable(&instance))
+                }
+                Some(OnlyHere { instance, .. }) => format!("ended {id} at instance {} alone\n", printable(&instance)),
+                None => format!("ended {id}\n"),
+            })
+        })
+    }
+
+    /// Returns the adjustments in force, of each instance that is asked.
+    ///
+    /// # Errors
+    /// As those of [`begin`](Self::begin).
+    pub(crate) async fn list(&self) -> anyhow::Result<Vec<Told>> {
+        self.ask(&Method::GET, PATH, "").await
+    }
+
+    /// Asks each instance at once. If only one is asked, its refusal is the error.
+    async fn ask(&self, method: &Method, path: &str, body: &str) -> anyhow::Result<Vec<Told>> {
+        let addresses = match &*self.address {
+            _ if self.all_instances => self.resolved().await?,
+            [one] => BTreeSet::from([one.clone()]),
+            several => bail!("{} addresses: add --all-instances to ask each of them", several.len()),
+        };
+        let ask = async |address: String| {
+            let port = AdminPort { address: &address, token: self.admin_token.as_deref(), timeout: self.timeout };
+            match port.change(method.clone(), path, body.to_owned()).await {
+                Ok(answer) => Told { address, answer: Some(answer), error: None },
+                Err(error) => Told { address, answer: None, error: Some(format!("{error:#}")) },
+            }
+        };
+        let mut told = join_all(addresses.into_iter().map(ask)).await;
+        match &mut *told {
+            [Told { error, .. }] if !self.all_instances && error.is_some() => {
+                Err(anyhow!(error.take().unwrap_or_default()))
+            }
+            _ => Ok(told),
+        }
+    }
+
+    /// Returns every IP address of the given addresses, each once.
+    async fn resolved(&self) -> anyhow::Result<BTreeSet<String>> {
+        let mut all = BTreeSet::new();
+        for address in &self.address {
+            let host = address.strip_prefix("http://").unwrap_or(address).trim_end_matches('/');
+            let found = timeout(self.timeout, lookup_host(host)).await;
+            let found = found.map_err(|_| anyhow!("looking up {host} takes too long"))?;
+            let found = found.map_err(|error| anyhow!("{host} cannot be looked up: {error}"))?;
+            all.extend(found.map(|address| format!("http://{address}")));
+        }
+        Ok(all)
+    }
+
+    /// Prints what was answered, as text by this function. Fails the command if an instance refused.
+    fn report(
+        &self,
+        told: Vec<Told>,
+        is_json: bool,
+        text: impl Fn(&Value) -> anyhow::Result<String>,
+    ) -> anyhow::Result<ExitCode> {
+        let failed = told.iter().filter(|told| told.error.is_some()).count();
+        print(&match (&*told, is_json) {
+            ([Told { answer: Some(answer), .. }], true) if !self.all_instances => answer.to_string() + "\n",
+            ([Told { answer: Some(answer), .. }], false) if !self.all_instances => text(answer)?,
+            (_, true) => serde_json::to_string(&told)? + "\n",
+            (_, false) => by_instance(&told, text)?,
+        })?;
+        if failed > 0 && !is_json {
+            bail!("{failed} of {} instances did not take it: repeat the command with the same --id", told.len());
+        }
+        Ok(if failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    }
+}
+
+/// Formats what each instance answered.
+pub(crate) fn by_instance(told: &[Told], text: impl Fn(&Value) -> anyhow::Result<String>) -> anyhow::Result<String> {
+    let mut all = String::new();
+    for Told { address, answer, error } in told {
+        let said = match answer {
+            Some(answer) => text(answer)?,
+            None => format!("failed: {}\n", error.as_deref().unwrap_or_default()),
+        };
+        // Writing to a string cannot fail.
+        let _ = writeln!(all, "{}:", address.strip_prefix("http://").unwrap_or(address));
+        said.lines().for_each(|line| {
+            let _ = writeln!(all, "  {line}");
+        });
+    }
+    Ok(all)
+}
+
+impl Told {
+    /// Returns the list that the instance answered.
+    ///
+    /// # Errors
+    /// Fails if this version of the command cannot read it.
+    pub(crate) fn adjustments(&self) -> anyhow::Result<Vec<Shown>> {
+        let list = self.answer.as_ref().and_then(Value::as_array).cloned().unwrap_or_default();
+        list.into_iter().map(shown).collect()
+    }
+}
+
+/// Reads an adjustment as a service shows it.
+pub(crate) fn shown(mut answer: Value) -> anyhow::Result<Shown> {
+    let mut take = |name: &str| answer.as_object_mut().and_then(|fields| fields.remove(name)).unwrap_or(json!(null));
+    let (since, until) = (serde_json::from_value(take("since"))?, serde_json::from_value(take("until"))?);
+    let (unmatched, only_here) =
+        (serde_json::from_value(take("unmatched"))?, serde_json::from_value(take("only_here"))?);
+    Ok(Shown { written: serde_json::from_value(answer)?, since, until, unmatched, only_here })
+}
