@@ -12,7 +12,7 @@ pub(super) const SETTINGS: &str = "help-settings";
 const GROUPS: &[(&str, &[&str])] = &[
     ("Serve", &["serve", "demo", "health"]),
     ("Ask", &["ask", "explain"]),
-    ("See", &["top", "bans", "replicas", "usage", "counter", "adjustments", "audit"]),
+    ("See", &["top", "bans", "candidates", "replicas", "usage", "counter", "adjustments", "audit"]),
     ("Change", &["adjust", "scale", "promote"]),
     ("Work with files", &["check", "replay", "schema"]),
     ("Look up", &["settings", "metrics", "completions", "man"]),
@@ -119,6 +119,7 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         ],
     ),
     ("tollgate bans", &[("Show the bans of one rule", "tollgate bans --domain shop --rule logins")]),
+    ("tollgate candidates", &[("Show what the candidates would deny", "tollgate candidates --address localhost:8080")]),
     (
         "tollgate replicas",
         &[

@@ -25,7 +25,7 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use self::ask::{explain, health};
 use self::findings::Findings;
-use self::live::{bans, top};
+use self::live::{bans, candidates, top};
 use self::output::{errln, print};
 use self::redis::{adjustment, audit, counter, fleet, usage};
 use self::reference::Translated;
@@ -61,11 +61,12 @@ enum Command {
     Replay(Box<replay::Replay>),
     Promote(promote::Promote),
     Health(health::Health),
-    /// Show or reset counters in Redis.
+    /// Show or reset counters, in Redis or through a running service.
     #[command(subcommand)]
     Counter(counter::Command),
     Top(top::Top),
     Bans(bans::Bans),
+    Candidates(candidates::Candidates),
     Replicas(fleet::Replicas),
     Usage(Box<usage::Usage>),
     Scale(Box<adjustment::Scale>),
@@ -150,6 +151,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Counter(command) => counter::run(command),
         Command::Top(top) => top::run(top),
         Command::Bans(bans) => bans::run(bans),
+        Command::Candidates(candidates) => candidates::run(candidates),
         Command::Replicas(replicas) => fleet::run(replicas),
         Command::Usage(usage) => usage::run(*usage),
         Command::Scale(scale) => adjustment::scale(*scale),

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
+use std::fmt::{self, Display, Formatter};
 
 use serde::{Deserialize, Serialize};
 
@@ -98,6 +99,49 @@ pub struct Differences {
     pub more_rules: usize,
     /// Whether more keys may be decided differently than can be told apart.
     pub more_keys: bool,
+}
+
+/// Formats the requests that are decided differently, in lines that are indented, by the limits that deny them.
+impl Display for Differences {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.write(f, Difference::NewlyDenied)?;
+        self.write(f, Difference::NewlyAllowed)?;
+        match self.more_rules {
+            0 => Ok(()),
+            more => writeln!(f, "  {more} more limits are left out"),
+        }
+    }
+}
+
+impl Differences {
+    /// Writes the requests with one kind of difference.
+    fn write(&self, f: &mut Formatter<'_>, difference: Difference) -> fmt::Result {
+        let is_denial = difference == Difference::NewlyDenied;
+        let (requests, words, by) = match is_denial {
+            true => (self.newly_denied, "newly denied", "by"),
+            false => (self.newly_allowed, "no longer denied", "by the old"),
+        };
+        writeln!(f, "  {} {words}", counted(requests, "request"))?;
+        for rule in &self.rules {
+            let (requests, keys) = match is_denial {
+                true => (rule.newly_denied, rule.keys_newly_denied),
+                false => (rule.newly_allowed, rule.keys_newly_allowed),
+            };
+            if requests == 0 {
+                continue;
+            }
+            let keys = counted(keys as u64, "key");
+            writeln!(f, "    {requests} {by} {}: {}, {keys}", rule.domain, rule.rule)?;
+            let mut examples = rule.examples.iter().filter(|example| example.outcome == difference.name());
+            examples.try_for_each(|example| writeln!(f, "      {}  {}", example.at, example.asked))?;
+        }
+        Ok(())
+    }
+}
+
+/// Formats a number of things.
+pub fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// The differences of a rule in either set.

@@ -10,7 +10,7 @@ pub mod running;
 use std::fmt;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::engine::adjustment::InForce;
@@ -36,7 +36,7 @@ pub enum Action {
 }
 
 /// The state of one counter.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counter {
     /// Its name in the store.
     pub key: String,

@@ -5,7 +5,7 @@ use std::fmt::{self, Display, Formatter};
 use super::Report;
 use super::source::Read;
 use crate::engine::printable::printable;
-use crate::evaluate::{Difference, Differences, LimitReport, Suggestion};
+use crate::evaluate::{LimitReport, Suggestion, counted};
 
 impl Display for Report {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -36,11 +36,7 @@ impl Display for Report {
         }
         if let Some(against) = &self.against {
             writeln!(f, "\nagainst the old rules, which deny {}:", share(against.denied, self.requests))?;
-            changed(f, &against.differences, Difference::NewlyDenied)?;
-            changed(f, &against.differences, Difference::NewlyAllowed)?;
-            if against.differences.more_rules > 0 {
-                writeln!(f, "  {} more limits are left out", against.differences.more_rules)?;
-            }
+            write!(f, "{}", against.differences)?;
         }
         if let Some(why) = self.no_suggestion {
             writeln!(f, "\nno number is suggested: {why}")?;
@@ -117,30 +113,6 @@ impl Display for LimitReport {
     }
 }
 
-/// Writes the requests with one kind of difference, by the limits that deny them.
-fn changed(f: &mut Formatter<'_>, differences: &Differences, difference: Difference) -> fmt::Result {
-    let is_denial = difference == Difference::NewlyDenied;
-    let (requests, words, by) = match is_denial {
-        true => (differences.newly_denied, "newly denied", "by"),
-        false => (differences.newly_allowed, "no longer denied", "by the old"),
-    };
-    writeln!(f, "  {} {words}", counted(requests, "request"))?;
-    for rule in &differences.rules {
-        let (requests, keys) = match is_denial {
-            true => (rule.newly_denied, rule.keys_newly_denied),
-            false => (rule.newly_allowed, rule.keys_newly_allowed),
-        };
-        if requests == 0 {
-            continue;
-        }
-        let keys = counted(keys as u64, "key");
-        writeln!(f, "    {requests} {by} {}: {}, {keys}", rule.domain, rule.rule)?;
-        let mut examples = rule.examples.iter().filter(|example| example.outcome == difference.name());
-        examples.try_for_each(|example| writeln!(f, "      {}  {}", example.at, example.asked))?;
-    }
-    Ok(())
-}
-
 impl Display for Suggestion {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Suggestion { domain, rule, per, percent, of, present, keys, requests, .. } = self;
@@ -178,8 +150,4 @@ fn percent(percent: f64) -> String {
         _ if percent > 99.9 && percent < 100.0 => "> 99.9".to_owned(),
         _ => format!("{percent:.1}").trim_end_matches(".0").to_owned(),
     }
-}
-
-fn counted(count: u64, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }

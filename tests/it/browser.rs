@@ -467,8 +467,21 @@ fn the_banner_names_what_is_open_within_two_seconds_after_redis_has_stopped() {
     assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
     must_be_accessible(&mut page, "the banner");
     ask(&service, "user", "ann");
+    // A brake holds at this instance meanwhile, and is published later if that is wanted.
+    show(&mut page, "limits?in=shop&limit=per-user", "Another number");
+    press(&mut page, "Shadow");
+    page.wait_for_text("this holds at the instance that answers, alone");
+    must_be_accessible(&mut page, "the sheet while the store is down");
+    fill(&mut page, "Who", "bob");
+    fill(&mut page, "Why", "checkout fails");
+    page.evaluate("document.querySelector('dialog input[type=checkbox]').click()");
+    press(&mut page, "Shadow");
+    press(&mut page, "Yes, shadow");
+    page.wait_for_text("alone, published to all when the store is back");
     redis.restart();
     page.wait_for("!document.body.innerText.includes('The store is down')");
+    page.wait_for("!document.body.innerText.includes('published to all when')");
+    page.wait_for_text("denies nothing (shadow) until");
     show(&mut page, "health", "Undecided in the last 15 minutes, by reason");
     page.errors.retain(|error| !error.contains("503"));
     must_be_good(&page, &service);

@@ -369,6 +369,15 @@ fn report(service: &Tollgate) -> Value {
     report
 }
 
+/// Runs `tollgate candidates` with this service; returns its status, and all that it prints.
+fn shown(service: &Tollgate, words: &[&str]) -> (Option<i32>, String) {
+    let address = format!("localhost:{}", service.http_port);
+    let mut asking = command();
+    asking.args(["candidates", "--address", &address, "--admin-token", TOKEN]).args(words);
+    let Output { status, stdout, stderr } = asking.output().unwrap();
+    (status.code(), String::from_utf8([stdout, stderr].concat()).unwrap())
+}
+
 async fn ask(service: &Tollgate, times: usize) -> usize {
     let mut passed = 0;
     for _ in 0..times {
@@ -395,6 +404,17 @@ async fn a_service_tells_what_differs_and_denies_nobody(settings: &[&str]) {
     assert!(told["changes"][0].as_str().unwrap().contains("requests_per_unit 5 -> 2"), "{told}");
     let told = service.admin("GET", "/candidates", "another token of some length");
     assert_eq!(told.0, 401);
+    let (code, text) = shown(&service, &[]);
+    let version = report(&service)["version"].as_str().unwrap().to_owned();
+    assert!(code == Some(0) && text.starts_with(&format!("candidates {version} (")), "{text}");
+    for line in
+        ["at 1 of 1 instance, for 100 % of the keys", "5 requests compared", "  3 requests newly denied", "  user=eve"]
+    {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    let (code, json) = shown(&service, &["--json"]);
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((code, &json["newly_denied"]), (Some(0), &3.into()));
 
     // Wrong candidates harm neither the rules nor those before.
     fs::write(folder.path().join("next.yaml"), "domain: [").unwrap();
@@ -451,6 +471,8 @@ async fn without_candidates_there_is_nothing_of_them() {
     let token = format!("ADMIN_TOKEN={TOKEN}");
     let service = Tollgate::start(&shop(Algorithm::FixedWindow, 5), &["ADMIN_API=true", &token]);
     assert_eq!(service.admin("GET", "/candidates", TOKEN).0, 404);
+    let (code, said) = shown(&service, &[]);
+    assert!(code == Some(1) && said.contains("start the service with ADMIN_API=true and CANDIDATE_RULES"), "{said}");
     assert!(!service.get("/metrics").1.contains("tollgate_candidate"));
 }
 

@@ -85,11 +85,46 @@ async fn the_command_shows_and_resets_what_is_in_redis() {
 }
 
 #[test]
-fn counters_in_memory_are_not_for_the_command() {
+fn the_command_does_not_reach_counters_in_memory_without_an_address() {
     let words = ["counter", "get", "--domain", "shop", "--rules", "config/rules", "user=ann"];
     let output = tollgate::command().args(words).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8(output.stderr).unwrap().contains("counters are in the service's memory; set REDIS_URL"));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("counters are in the service's memory; set REDIS_URL, or name the service by --address"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_and_a_token_suffice_for_the_commands() {
+    const READ: &str = "a token that may only read";
+    let admin = [format!("ADMIN_TOKEN={TOKEN}"), format!("ADMIN_READ_TOKEN={READ}"), "ADMIN_API=true".to_owned()];
+    let service = Tollgate::start(RULES, &admin.each_ref().map(String::as_str));
+    for _ in 0..2 {
+        assert!(service.passes("shop", &[("user", "ann&bob")]).await);
+    }
+    let address = format!("localhost:{}", service.http_port);
+    let run = |words: &[&str], token: &str| {
+        // No rules, and settings of a Redis that do not concern a service.
+        let settings = [("ADMIN_TOKEN", token), ("REDIS_URL", "localhost:1,localhost:2"), ("REDIS_TYPE", "SENTINEL")];
+        let output = tollgate::command().args(words).args(["--address", &address]).envs(settings).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    let ann = ["--domain", "shop", "user=ann&bob"];
+    let counter = |action: &'static str| [&["counter", action], &ann[..]].concat();
+    let (code, out, said) = run(&counter("get"), READ);
+    assert_eq!((code, said), (Some(0), String::new()));
+    assert!(out.contains("\n  2 per 90m, token_bucket (burst): 0 of 2 left, resets in 1h "), "{out}");
+    let (code, _, said) = run(&counter("reset"), READ);
+    assert!(code == Some(1) && said.contains("the ADMIN_READ_TOKEN permits only reading"), "{said}");
+    let (code, out, _) = run(&counter("reset"), TOKEN);
+    assert!(code == Some(0) && out.contains("(burst): 2 of 2 left\n"), "{out}");
+    assert!(service.passes("shop", &[("user", "ann&bob")]).await);
+    let (code, _, said) = run(&["counter", "get", "--domain", "shop", "usr=ann"], READ);
+    assert!(code == Some(1) && said.contains("no limit applies: key \"usr\": did you mean \"user\"?"), "{said}");
+    let (code, _, said) = run(&[&counter("get")[..], &["--replica"]].concat(), READ);
+    assert!(code == Some(1) && said.contains("cannot be used with"), "{said}");
+    assert_eq!(run(&[&["explain"], &ann[..]].concat(), READ).0, Some(0));
+    let (code, out, _) = run(&["audit"], READ);
+    assert!(code == Some(0) && out.contains("reset  counters of burst"), "{out}");
 }
 
 /// Sends a request to the admin port; returns the status and the body.

@@ -1,19 +1,18 @@
 //! `tollgate explain`: why a request is limited or not, by rules files or by a running service.
 
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
 use tokio::time::Instant;
 
-use crate::command::live::admin_port::{AdminPort, http_address};
+use crate::command::live::admin_port::{AdminPort, Service, question};
 use crate::command::output::{NOTHING_APPLIES, Output, print};
 use crate::command::redis::adjustment;
 use crate::engine::adjustment::InForce;
 use crate::engine::check::StoreError;
 use crate::engine::clock::Clock as _;
-use crate::engine::descriptor::{Entry, Override, Unit};
+use crate::engine::descriptor::{Entry, Override};
 use crate::engine::explain::{self, Explanation, Verdict};
 use crate::engine::plan::{Plan, PlanOptions};
 use crate::engine::printable::printable_lines;
@@ -50,18 +49,8 @@ pub(crate) struct Explain {
     #[arg(long, value_name = "N/UNIT", value_parser = super::limit)]
     limit: Option<Override>,
 
-    /// Ask the service with this HTTP port about the rules in force there: HOST:PORT, or a URL such as
-    /// http://localhost:8080. Needs ADMIN_API=true at the service, and its ADMIN_TOKEN or ADMIN_READ_TOKEN here.
-    #[arg(long, short, value_name = "HOST:PORT", value_parser = http_address)]
-    address: Option<String>,
-
-    /// The service's ADMIN_TOKEN or ADMIN_READ_TOKEN.
-    #[arg(long, env = "ADMIN_TOKEN", value_name = "TOKEN", hide_env_values = true)]
-    admin_token: Option<String>,
-
-    /// Longest wait for the service.
-    #[arg(long, default_value = "5s", value_parser = humantime::parse_duration)]
-    timeout: Duration,
+    #[command(flatten)]
+    service: Service,
 
     #[command(flatten)]
     output: Output,
@@ -86,8 +75,8 @@ pub(crate) async fn run(explain: Explain) -> anyhow::Result<ExitCode> {
     if descriptors.iter().any(Vec::is_empty) {
         bail!("a descriptor needs at least one entry: write KEY=VALUE before and after each +");
     }
-    let explanation = match &explain.address {
-        Some(address) => explain.by_service(address, &descriptors).await?,
+    let explanation = match explain.service.port() {
+        Some(port) => explain.by_service(&port, &descriptors).await?,
         None => explain.by_files(descriptors).await?,
     };
     print(&match explain.output.is_json() {
@@ -106,7 +95,7 @@ pub(crate) async fn run(explain: Explain) -> anyhow::Result<ExitCode> {
 impl Explain {
     /// Returns the errors in settings that clap does not detect.
     pub(crate) fn errors(&self) -> Vec<SettingsError> {
-        self.store.redis().err().filter(|_| self.address.is_none()).into_iter().collect()
+        self.store.redis().err().filter(|_| !self.service.is_given()).into_iter().collect()
     }
 
     async fn by_files(&self, descriptors: Vec<Vec<Entry>>) -> anyhow::Result<Explanation> {
@@ -135,30 +124,12 @@ impl Explain {
         })
     }
 
-    async fn by_service(&self, address: &str, descriptors: &[Vec<Entry>]) -> anyhow::Result<Explanation> {
-        let port = AdminPort { address, token: self.admin_token.as_deref(), timeout: self.timeout };
-        match port.get(&self.query(descriptors)).await? {
+    async fn by_service(&self, port: &AdminPort<'_>, descriptors: &[Vec<Entry>]) -> anyhow::Result<Explanation> {
+        let query = question(&self.domain, self.limit, descriptors);
+        match port.get(&format!("/explain?{query}")).await? {
             Some(explanation) => Ok(explanation),
-            None => bail!("{address} does not serve /explain: start the service with ADMIN_API=true"),
+            None => bail!("{} does not serve /explain: start the service with ADMIN_API=true", port.address),
         }
-    }
-
-    /// Returns the path and the query.
-    fn query(&self, descriptors: &[Vec<Entry>]) -> String {
-        let mut query = form_urlencoded::Serializer::new(String::new());
-        query.append_pair("domain", &self.domain);
-        if let Some((Override { number, .. }, (unit, multiplier))) =
-            self.limit.and_then(|limit| Some((limit, Unit::multiple_of(limit.period)?)))
-        {
-            query.append_pair("@limit", &format!("{number}/{multiplier}{}", unit.name()));
-        }
-        for (index, entries) in descriptors.iter().enumerate() {
-            if index > 0 {
-                query.append_pair("+", "");
-            }
-            query.extend_pairs(entries.iter().map(|Entry { key, value }| (key, value)));
-        }
-        format!("/explain?{}", query.finish())
     }
 }
 

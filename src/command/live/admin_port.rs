@@ -16,7 +16,7 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::engine::descriptor;
+use crate::engine::descriptor::{self, Entry, Override, Unit};
 use crate::engine::rules::report::{nearest, quoted};
 use crate::ledger::answer::{UsageAnswer, Wanted};
 use crate::ledger::statement::{Statement, StatementOptions};
@@ -137,8 +137,39 @@ impl Administered {
         }
     }
 
-    fn port(&self) -> AdminPort<'_> {
+    /// Returns its HTTP port.
+    pub(crate) fn port(&self) -> AdminPort<'_> {
         AdminPort { address: &self.address, token: self.admin_token.as_deref(), timeout: self.timeout }
+    }
+}
+
+/// A running service to ask in place of Redis and files.
+#[derive(Args)]
+pub(crate) struct Service {
+    /// Ask the service with this HTTP port, in place of Redis and rules files: HOST:PORT, or a URL such as
+    /// http://localhost:8080. Needs ADMIN_API=true at the service, and a token here.
+    #[arg(long, short, value_name = "HOST:PORT", value_parser = http_address)]
+    address: Option<String>,
+
+    /// The service's ADMIN_TOKEN, ADMIN_READ_TOKEN (for what changes nothing), or a token of its ADMIN_TOKENS_FILE.
+    #[arg(long, env = "ADMIN_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+    admin_token: Option<String>,
+
+    /// Longest wait for the service.
+    #[arg(long, default_value = "5s", value_parser = humantime::parse_duration)]
+    timeout: Duration,
+}
+
+impl Service {
+    /// Returns whether a service is asked.
+    pub(crate) fn is_given(&self) -> bool {
+        self.address.is_some()
+    }
+
+    /// Returns its HTTP port, if a service is asked.
+    pub(crate) fn port(&self) -> Option<AdminPort<'_>> {
+        let address = self.address.as_deref()?;
+        Some(AdminPort { address, token: self.admin_token.as_deref(), timeout: self.timeout })
     }
 }
 
@@ -161,6 +192,24 @@ pub(crate) fn http_address(address: &str) -> Result<String, String> {
         }
         _ => Err("write host:port, such as localhost:8080".to_owned()),
     }
+}
+
+/// Returns the query with which the service is asked about these descriptors.
+pub(crate) fn question(domain: &str, limit: Option<Override>, descriptors: &[Vec<Entry>]) -> String {
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    query.append_pair("domain", domain);
+    if let Some((Override { number, .. }, (unit, multiplier))) =
+        limit.and_then(|limit| Some((limit, Unit::multiple_of(limit.period)?)))
+    {
+        query.append_pair("@limit", &format!("{number}/{multiplier}{}", unit.name()));
+    }
+    for (index, entries) in descriptors.iter().enumerate() {
+        if index > 0 {
+            query.append_pair("+", "");
+        }
+        query.extend_pairs(entries.iter().map(|Entry { key, value }| (key, value)));
+    }
+    query.finish()
 }
 
 /// Returns how a filter misses these rules, each with its domain; `None` if it matches one.

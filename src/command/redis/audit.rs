@@ -1,13 +1,12 @@
 //! `tollgate audit`: who changed what, from Redis or from a running service.
 
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
 use serde::Deserialize;
 
-use crate::command::live::admin_port::{AdminPort, http_address};
+use crate::command::live::admin_port::{AdminPort, Service};
 use crate::command::output::{Format, RowsOutput, csv, print};
 use crate::engine::printable::printable;
 use crate::settings::{SettingsError, StoreSettings};
@@ -40,17 +39,8 @@ pub(crate) struct Audit {
     #[command(flatten)]
     output: RowsOutput,
 
-    /// Address of a service's HTTP port: HOST:PORT, or a URL such as http://HOST:PORT. Unset: read Redis.
-    #[arg(long, short, value_name = "HOST:PORT", value_parser = http_address)]
-    address: Option<String>,
-
-    /// The service's ADMIN_TOKEN, ADMIN_READ_TOKEN, or a token of its ADMIN_TOKENS_FILE.
-    #[arg(long, env = "ADMIN_TOKEN", value_name = "TOKEN", hide_env_values = true)]
-    admin_token: Option<String>,
-
-    /// Longest wait for the service.
-    #[arg(long, default_value = "5s", value_parser = humantime::parse_duration)]
-    timeout: Duration,
+    #[command(flatten)]
+    service: Service,
 
     #[command(flatten)]
     store: StoreSettings,
@@ -66,14 +56,13 @@ struct Answer {
 impl Audit {
     /// Returns the errors in settings that clap does not detect.
     pub(crate) fn errors(&self) -> Vec<SettingsError> {
-        self.store.redis().err().into_iter().collect()
+        self.store.redis().err().filter(|_| !self.service.is_given()).into_iter().collect()
     }
 
-    async fn of_service(&self, address: &str) -> anyhow::Result<Vec<Shown>> {
-        let port = AdminPort { address, token: self.admin_token.as_deref(), timeout: self.timeout };
+    async fn of_service(&self, port: &AdminPort<'_>) -> anyhow::Result<Vec<Shown>> {
         let path = format!("/audit?days={}&limit={}", self.days, self.limit);
         let Some(Answer { entries, unavailable }) = port.get(&path).await? else {
-            bail!("{address} does not serve the audit trail: start the service with ADMIN_API=true");
+            bail!("{} does not serve the audit trail: start the service with ADMIN_API=true", port.address);
         };
         match unavailable {
             Some(why) => bail!("the audit trail cannot be read: {why}"),
@@ -96,8 +85,8 @@ impl Audit {
 
 #[tokio::main(flavor = "current_thread")]
 pub(crate) async fn run(audit: Audit) -> anyhow::Result<ExitCode> {
-    let records = match &audit.address {
-        Some(address) => audit.of_service(address).await?,
+    let records = match audit.service.port() {
+        Some(port) => audit.of_service(&port).await?,
         None => audit.of_redis().await?,
     };
     print(&match audit.output.format() {

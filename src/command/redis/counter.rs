@@ -1,15 +1,17 @@
-//! `tollgate counter`: reads or resets counters in Redis without the service.
+//! `tollgate counter`: reads or resets counters, in Redis without the service, or through a running service.
 
 use std::fmt::Display;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
+use hyper::Method;
 use serde::Serialize;
 
 use super::adjustment;
 use super::place::Place;
+use crate::command::live::admin_port::{AdminPort, Service, question};
 use crate::command::output::{Format, RowsOutput, csv, errln, print};
 use crate::engine::descriptor::{Entry, Override};
 use crate::engine::plan::PlanOptions;
@@ -50,7 +52,7 @@ pub(crate) struct Get {
     ///
     /// In a cluster or with Sentinels, the master need not answer. A single Redis is asked for its replicas; if it does
     /// not answer, name a replica in REDIS_URL.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "address")]
     replica: bool,
 }
 
@@ -83,6 +85,9 @@ pub(crate) struct Which {
     output: RowsOutput,
 
     #[command(flatten)]
+    service: Service,
+
+    #[command(flatten)]
     place: Place,
 }
 
@@ -103,7 +108,8 @@ impl Command {
 
     /// Returns the errors in settings that clap does not detect.
     pub(crate) fn errors(&self) -> Vec<SettingsError> {
-        self.which().place.errors()
+        let Which { service, place, .. } = self.which();
+        if service.is_given() { Vec::new() } else { place.errors() }
     }
 }
 
@@ -117,8 +123,11 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Reset(reset) => (Asked::Store(Action::Reset), reset.which),
     };
+    if let (Some(port), Asked::Store(action)) = (which.service.port(), &asked) {
+        return show(&which.by_service(&port, *action).await?, which.output.format());
+    }
     let Some(redis) = which.place.store.redis()? else {
-        bail!("no REDIS_URL: counters are in the service's memory; set REDIS_URL, or use the HTTP API (see ADMIN_API)");
+        bail!("no REDIS_URL: counters are in the service's memory; set REDIS_URL, or name the service by --address");
     };
     let rules = which.place.rules()?;
     let (timeout, format) = (redis.timeout, which.output.format());
@@ -142,6 +151,20 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
             let replicas = RedisReplicas::new(redis)?;
             show(&inspect::peek_at_replicas(&rules, &options, &replicas, descriptor).await?, format)
         }
+    }
+}
+
+impl Which {
+    /// Reads or resets the counters through a service, which records a reset in the audit trail.
+    async fn by_service(&self, port: &AdminPort<'_>, action: Action) -> anyhow::Result<Vec<Counter>> {
+        let query = question(&self.domain, self.limit, &[inspect::entries(&self.entries)?]);
+        let method = match action {
+            Action::Get => Method::GET,
+            Action::Reset => Method::DELETE,
+        };
+        let answer = port.change(method, &format!("/counters?{query}"), String::new()).await?;
+        serde_json::from_value(answer)
+            .with_context(|| format!("{} sent a response that this version of the command cannot read", port.address))
     }
 }
 
