@@ -9,6 +9,7 @@ use axum::http::{Method, StatusCode};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -37,6 +38,7 @@ use crate::shared::adjustment::Adjustments;
 use crate::shared::fleet::Fleet;
 use crate::shared::usage::UsageStore;
 use crate::sources::files::load::LoadOptions;
+use crate::sources::files::promote::Promotion;
 use crate::store::Store;
 use crate::survey::Survey;
 use crate::telemetry::LevelControl;
@@ -70,6 +72,8 @@ pub struct Admin<S> {
     replays: Replays,
     /// How this process reads rules.
     reading: Reading,
+    /// How candidate rules are put in force; `None` if no client may do so. One client at a time.
+    promotion: Option<Arc<Mutex<Promotion>>>,
     /// Recorded usage of limits.
     usage: UsageStore,
     observing: Observing,
@@ -104,6 +108,7 @@ impl<S> Admin<S> {
             reading_trail: Arc::new(Semaphore::new(1)),
             replays: Replays::new(),
             reading: Reading { options: LoadOptions::default(), files: Files::None },
+            promotion: None,
             observing: Observing::default(),
             levels: None,
         }
@@ -119,6 +124,12 @@ impl<S> Admin<S> {
     #[must_use]
     pub fn observing(self, observing: Observing) -> Admin<S> {
         Admin { observing, ..self }
+    }
+
+    /// Lets clients with the role put candidate rules in force.
+    #[must_use]
+    pub fn promoting(self, promotion: Option<Promotion>) -> Admin<S> {
+        Admin { promotion: promotion.map(|promotion| Arc::new(Mutex::new(promotion))), ..self }
     }
 
     /// Answers to these host names only.
@@ -184,6 +195,10 @@ impl<S> Admin<S> {
 
     pub(super) fn store_timeout(&self) -> Duration {
         self.store_timeout
+    }
+
+    pub(super) fn promotion(&self) -> Option<&Arc<Mutex<Promotion>>> {
+        self.promotion.as_ref()
     }
 
     pub(super) fn reading_counters(&self) -> &Arc<Semaphore> {

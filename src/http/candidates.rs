@@ -1,17 +1,23 @@
-//! `/candidates`: decisions that candidate rules would change, over all instances. Read-only: promoting them means
-//! writing files, and needs the permission to write them; see `tollgate promote`.
+//! `/candidates`: decisions that candidate rules would change, over all instances, and their promotion, if the settings
+//! permit it.
 
 use std::sync::Arc;
 
 use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
-use axum::routing::get;
-use axum::{Json, Router};
+use axum::routing::{get, post};
+use axum::{Extension, Json, Router};
 use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::task::spawn_blocking;
 
-use super::admin::{Admin, Refusal, refuse};
+use super::admin::{Admin, Refusal, failed, refuse};
+use super::client::{Change, Client};
 use super::query::Query;
+use crate::engine::adjustment::check_words;
 use crate::observe::candidates::Report;
+use crate::shared::adjustment::audit::{Action, Note};
+use crate::sources::files::promote::{PromoteError, Promoted};
 use crate::store::Store;
 use crate::survey::{self, CandidatesQuestion, Instances, Parts};
 
@@ -24,7 +30,8 @@ struct Answer {
 }
 
 pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
-    Router::new().route("/candidates", get(report::<S>)).with_state(admin)
+    let router = Router::new().route("/candidates", get(report::<S>));
+    router.route("/candidates/promote", post(promote::<S>)).with_state(admin)
 }
 
 /// Handles `GET /candidates?instance=self`; the parameter is optional.
@@ -39,4 +46,55 @@ async fn report<S: Store>(
     };
     let answer = admin.survey().ask(CandidatesQuestion::default(), asked, merge).await;
     answer.flatten().map(Json).ok_or_else(none)
+}
+
+/// Handles `POST /candidates/promote?expect=VERSION&why=reason`: puts the candidates in place of the rules in the files
+/// of this instance, which reads them as any change. `who` is optional for a token with a name.
+async fn promote<S: Store>(
+    State(admin): State<Arc<Admin<S>>>,
+    Extension(client): Extension<Client>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Value>, Refusal> {
+    client.may(Change::Promote)?;
+    let none = || refuse(StatusCode::NOT_FOUND, "this instance promotes no rules: set PROMOTE_FOLDER");
+    let promotion = Arc::clone(admin.promotion().ok_or_else(none)?);
+    let query = Query::read(query.as_deref(), &["expect", "who", "why"])?;
+    let bad = |said: &str| refuse(StatusCode::BAD_REQUEST, said);
+    let version = || bad("expect: name the version of the candidates that you have seen, from GET /candidates");
+    let expected = query.text("expect").ok_or_else(version)?.to_owned();
+    let (who, why) = (client.who(query.text("who").unwrap_or_default()), query.owned("why"));
+    check_words(&who, &why).map_err(|mistakes| bad(&mistakes.to_string()))?;
+    let note = Note {
+        who: Some(who),
+        why: Some(why),
+        role: Some(client.role().name().to_owned()),
+        instance: admin.adjustments().instance().map(str::to_owned),
+        ..Note::default()
+    };
+    let audit = Arc::clone(admin.adjustments().audit());
+    // Goes on if the client leaves, and is recorded.
+    let promote = spawn_blocking(move || {
+        let promoted = promotion.lock().run(Some(&expected))?;
+        if let Some(kept) = &promoted.kept {
+            let Note { who, why, role, .. } = &note;
+            let (rules, version) = (promoted.rules.display(), &promoted.version);
+            tracing::warn!(%rules, version, who, why, role, "an operator has promoted the candidate rules");
+            let target = Some(format!("rules {rules}"));
+            let reason = Some(format!("version {version}; the previous rules are in {}", kept.display()));
+            audit.record(Action::Promoted, Note { target, reason, ..note });
+        }
+        Ok::<_, PromoteError>(promoted)
+    });
+    let Promoted { rules, kept, version, changes, .. } = promote.await.map_err(failed)??;
+    Ok(Json(json!({ "rules": rules, "version": version, "kept": kept, "changes": changes })))
+}
+
+impl From<PromoteError> for Refusal {
+    fn from(error: PromoteError) -> Refusal {
+        let status = match error {
+            PromoteError::Io { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+            _ => StatusCode::CONFLICT,
+        };
+        refuse(status, error)
+    }
 }

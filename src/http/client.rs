@@ -46,6 +46,8 @@ pub(super) enum Change<'c> {
     Reset(Option<&'c str>),
     /// Change the level of the log.
     LogLevel,
+    /// Put candidate rules in force.
+    Promote,
 }
 
 impl Client {
@@ -71,7 +73,7 @@ impl Client {
 
     /// Returns the most powerful of its roles.
     pub(super) fn role(&self) -> Role {
-        let roles = [Role::Admin, Role::Adjust, Role::Reset];
+        let roles = [Role::Admin, Role::Promote, Role::Adjust, Role::Reset];
         roles.into_iter().find(|role| self.0.roles.contains(role)).unwrap_or(Role::Read)
     }
 
@@ -113,6 +115,7 @@ impl Client {
             Change::Adjust(_) | Change::AdjustEverything => (Role::Adjust, "adjust limits"),
             Change::Reset(_) => (Role::Reset, "reset counters"),
             Change::LogLevel => (Role::Admin, "change the level of the log"),
+            Change::Promote => (Role::Promote, "promote candidate rules"),
         };
         if !self.has(role) {
             let reason = match self.name() {

@@ -96,7 +96,7 @@ impl<S: Store> Parts<'_, S> {
             tokens::keep(listeners.clone(), watched, (admin.clients(), metrics));
         }
         let admin = admin.answering_to(listeners.admin_hosts.clone().unwrap_or_default());
-        let admin = admin.reading(options::reading(self.settings));
+        let admin = admin.reading(options::reading(self.settings)).promoting(options::promotion(self.settings));
         Ok(Some(admin.observing(observing.clone()).showing(self.settings.decisions.reader_values()?)))
     }
 

@@ -19,6 +19,7 @@ use crate::observe::what_if::{WhatIf, WhatIfOptions};
 use crate::proposal::{Files, Reading};
 use crate::settings::{ConfigType, LogPlace, Settings, SettingsError};
 use crate::sources::files::load::Sources;
+use crate::sources::files::promote::Promotion;
 use crate::store::memory::SystemClock;
 
 /// Time that the requests kept for what-if cover at least, where possible.
@@ -99,6 +100,18 @@ pub(super) fn reading(settings: &Settings) -> Reading {
         ConfigType::GrpcXdsSotw => Files::None,
     };
     Reading { options: settings.reading.load_options(), files }
+}
+
+/// Returns how a request may put candidate rules in force, or `None` if none may, or if there are no two files to
+/// exchange.
+pub(super) fn promotion(settings: &Settings) -> Option<Promotion> {
+    Some(Promotion {
+        within: Some(settings.candidates.promote_folder.clone()?),
+        rules: settings.rules.sources().ok()?,
+        candidates: settings.candidates.files.sources()?,
+        served: Vec::new(),
+        options: settings.reading.load_options(),
+    })
 }
 
 /// Returns the store of requests for replays, or `None` if it is off, or if nobody may ask.

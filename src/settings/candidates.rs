@@ -30,6 +30,11 @@ pub struct CandidateSettings {
     #[command(flatten)]
     pub files: CandidateFiles,
 
+    /// Folder below which a request of an administrator may put candidate rules in place of the rules (POST
+    /// /candidates/promote, tollgate promote --address). Unset: no request may.
+    #[arg(long, env = "PROMOTE_FOLDER", value_name = "PATH", help_heading = "Candidate rules", value_parser = path)]
+    pub promote_folder: Option<PathBuf>,
+
     /// Share of keys for which candidate rules are compared, from 0 to 1. All instances compare the same keys, with all
     /// requests of each key.
     #[arg(long, env = "CANDIDATE_SAMPLE", value_name = "SHARE", default_value = "0.1",

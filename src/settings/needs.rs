@@ -28,7 +28,7 @@ const ROWS: &[Row] = &[
     row(&["RULES"], |settings| {
         (settings.rules.config_type == ConfigType::GrpcXdsSotw).then_some("CONFIG_TYPE is GRPC_XDS_SOTW")
     }),
-    row(&["CANDIDATE_SAMPLE", "CANDIDATE_STORE_SIZE_IN_BYTES"], |settings| {
+    row(&["CANDIDATE_SAMPLE", "CANDIDATE_STORE_SIZE_IN_BYTES", "PROMOTE_FOLDER"], |settings| {
         settings.candidates.files.sources().is_none().then_some("CANDIDATE_RULES is not set")
     }),
     row(

@@ -650,6 +650,77 @@ async fn a_service_follows_what_is_promoted() {
     tokio::time::timeout(Duration::from_secs(60), async { newly_denied(&service, 0) }).await.unwrap();
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_promotes_only_where_and_for_whom_the_settings_permit_it() {
+    const RELEASE: &str = "a token that may promote";
+    const OPS: &str = "a token that may adjust";
+    let home = tempfile::tempdir().unwrap();
+    let at = |name: &str| home.path().join(name);
+    let (old, new) = (shop(Algorithm::FixedWindow, 5), shop(Algorithm::FixedWindow, 2));
+    for (folder, text) in [("house/rules", &old), ("house/next", &new), ("other/next", &new)] {
+        fs::create_dir_all(at(folder)).unwrap();
+        fs::write(at(folder).join("shop.yaml"), text.replace("minute", "day")).unwrap();
+    }
+    fs::write(
+        at("tokens.yaml"),
+        format!(
+            "tokens:\n- {{name: ci, token: {RELEASE}, roles: [promote]}}\n- {{name: ops, token: {OPS}, roles: [adjust]}}"
+        ),
+    )
+    .unwrap();
+    let start = |candidates: &str, more: &[&str]| {
+        let tokens = format!("ADMIN_TOKENS_FILE={}", at("tokens.yaml").display());
+        let rules = format!("RULES={}", at("house/rules").display());
+        let candidates = format!("CANDIDATE_RULES={}", at(candidates).display());
+        let own = ["ADMIN_API=true", &tokens, &rules, &candidates, "CANDIDATE_SAMPLE=1"];
+        Tollgate::start_from(&[&own[..], more].concat())
+    };
+    let folder = format!("PROMOTE_FOLDER={}", at("house").display());
+    let version = rules(&new.replace("minute", "day")).version().to_owned();
+    let right = format!("/candidates/promote?expect={version}&why=agreed");
+    let in_force = || fs::read_to_string(at("house/rules/shop.yaml")).unwrap();
+
+    let off = start("house/next", &[]);
+    let (status, said) = off.admin("POST", &right, RELEASE);
+    assert!(status == 404 && said["error"].as_str().unwrap().contains("set PROMOTE_FOLDER"), "{said}");
+    let outside = start("other/next", &[&folder]);
+    let (status, said) = outside.admin("POST", &right, RELEASE);
+    assert!(status == 409 && said["error"].as_str().unwrap().contains("is not below"), "{said}");
+
+    let service = start("house/next", &[&folder]);
+    for (path, token, status, said) in [
+        (&*right, OPS, 403, "the token ops may not promote candidate rules: it needs the role promote"),
+        ("/candidates/promote?why=agreed", RELEASE, 400, "expect: name the version"),
+        (&right.replace("&why=agreed", ""), RELEASE, 400, "why: say why"),
+        ("/candidates/promote?expect=0123456789ab&why=x", RELEASE, 409, &format!("have version {version}, not")),
+    ] {
+        let (given, answer) = service.admin("POST", path, token);
+        assert!(given == status && answer["error"].as_str().unwrap().contains(said), "{path}: {given} {answer}");
+    }
+    assert!(in_force().contains("requests_per_unit: 5"), "nothing was changed");
+    let address = format!("localhost:{}", service.http_port);
+    let mut promoting = command();
+    promoting.args(["promote", "--address", &address, "--admin-token", RELEASE, "--expect", &version, "--who", "ann"]);
+    let without_why = promoting.output().unwrap();
+    assert!(refused(&without_why).contains("needs --expect VERSION, which tollgate candidates shows, and --why"));
+    let promoted = promoting.args(["--why", "agreed with sales"]).output().unwrap();
+    let said = String::from_utf8(promoted.stdout).unwrap();
+    assert!(promoted.status.success() && said.contains("requests_per_unit 5 -> 2"), "{said}");
+    service.must_log("new rules are in force");
+    assert!(in_force().contains("requests_per_unit: 2"));
+    assert_eq!(ask(&service, 5).await, 2);
+    let kept = beside(&at("house"), "before");
+    assert!(kept.len() == 1 && said.contains(kept[0].to_str().unwrap()), "{kept:?}: {said}");
+    let line = service.must_log("an operator has promoted the candidate rules").to_string();
+    assert!(line.contains("ci (as ann)") && line.contains("agreed with sales"), "{line}");
+    let (status, again) = service.admin("POST", &right, RELEASE);
+    assert_eq!((status, &again["kept"]), (200, &Value::Null), "it may be repeated");
+    let (_, trail) = service.admin("GET", "/audit", RELEASE);
+    let entries: Vec<&Value> =
+        trail["entries"].as_array().unwrap().iter().filter(|one| one["action"] == "promoted").collect();
+    assert_eq!((entries.len(), &entries[0]["who"]), (1, &"ci (as ann)".into()), "{trail}");
+}
+
 /// Rules that cannot be read for a while.
 struct Fragile {
     rules: Rules,

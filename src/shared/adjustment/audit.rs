@@ -63,13 +63,22 @@ pub enum Action {
     Reset,
     /// The level of the log was changed.
     LogLevel,
+    /// Candidate rules were put in force.
+    Promoted,
     /// A request was refused, because its token does not permit it.
     Refused,
 }
 
 impl Action {
-    const ALL: [Action; 6] =
-        [Action::Began, Action::Ended, Action::Expired, Action::Reset, Action::LogLevel, Action::Refused];
+    const ALL: [Action; 7] = [
+        Action::Began,
+        Action::Ended,
+        Action::Expired,
+        Action::Reset,
+        Action::LogLevel,
+        Action::Promoted,
+        Action::Refused,
+    ];
 
     /// Returns the name, in the store and in answers.
     pub const fn name(self) -> &'static str {
@@ -79,6 +88,7 @@ impl Action {
             Action::Expired => "expired",
             Action::Reset => "reset",
             Action::LogLevel => "log_level",
+            Action::Promoted => "promoted",
             Action::Refused => "refused",
         }
     }

@@ -2,6 +2,7 @@
 
 pub mod excerpt;
 pub mod load;
+pub mod promote;
 mod token;
 pub mod tokens;
 pub mod watch;

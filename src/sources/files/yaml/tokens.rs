@@ -249,6 +249,9 @@ impl Reader<'_> {
             Some(roles) if roles.contains(&Role::Admin) => {
                 Some("the role admin is for everything: leave domains out, or name the roles adjust and reset")
             }
+            Some(roles) if roles.contains(&Role::Promote) => {
+                Some("the role promote replaces the rules of all domains: leave domains out")
+            }
             Some(roles) if !roles.contains(&Role::Adjust) && !roles.contains(&Role::Reset) => {
                 Some("limits what the roles adjust and reset may change, and read sees all domains: leave it out")
             }
