@@ -9,8 +9,8 @@
 --          the ID of the adjustment or a dash, and a note in JSON, separated by spaces; then a line end, and the
 --          content of the adjustment
 -- KEYS[4]  the trail of refusals, of the same form: separate, so that many refusals do not displace changes
--- ARGV[1]  the command: read, begin, offer (begin one that has held at one instance for some time, if nothing has changed
---          since it read the text), end, sweep (remove the adjustments that are over), record or trail
+-- ARGV[1]  the command: read, begin, offer (begin one that has held at one instance for some time, if nothing has
+--          changed since it read the text), end, sweep (remove the adjustments that are over), record or trail
 -- ARGV[2]  the ID of the adjustment to begin or end; the action to record; the most records of each trail to return
 -- ARGV[3]  the duration of the adjustment to begin (ms); the age of the record (ms)
 -- ARGV[4]  the content of the adjustment to begin, without a line end

@@ -8,7 +8,6 @@ use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, post};
 use axum::{Extension, Json, Router};
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::admin::{Admin, Refusal, failed, refuse};
@@ -18,7 +17,7 @@ use super::query::Query;
 use super::what_if::{OfInstances, others, replay};
 use crate::engine::adjustment::{Id, Shown, Written};
 use crate::observe::redaction::Values;
-use crate::observe::what_if::{Adjusted, Preview, WhatIfError};
+use crate::observe::what_if::{Adjusted, Previewable, WhatIfError};
 use crate::shared::adjustment::{AdjustmentError, By, EndHolds, Previewed};
 use crate::store::Store;
 
@@ -57,17 +56,6 @@ async fn all<S: Store>(
             "use GET to list, POST to create, and DELETE /adjustments/ID to end",
         )),
     }
-}
-
-/// The answer about an adjustment that is not in force.
-#[derive(Serialize)]
-struct Previewable {
-    /// Number of limits that it touches.
-    limits: usize,
-    /// Why it changes only limits that requests bring along, if so.
-    note: Option<String>,
-    #[serde(flatten)]
-    preview: Preview,
 }
 
 /// Handles `POST /adjustments/preview`, with the body of `POST /adjustments`: what the adjustment would have done to
@@ -120,11 +108,11 @@ async fn one<S: Store>(
         client.may(change(*everything, domain.as_deref()))?;
     }
     let by = By { who: &who, why: &why, role: client.role().name() };
-    let only_here = match admin.adjustments().end(&id, by, query.flag("fleet")?).await? {
-        EndHolds::Everywhere => None,
-        EndHolds::Here(only_here) => Some(only_here),
+    let ended = match admin.adjustments().end(&id, by, query.flag("fleet")?).await? {
+        EndHolds::Everywhere => json!({ "ended": id.as_str() }),
+        EndHolds::Here(only_here) => json!({ "ended": id.as_str(), "only_here": only_here }),
     };
-    Ok(Json(json!({ "ended": id.as_str(), "only_here": only_here })).into_response())
+    Ok(Json(ended).into_response())
 }
 
 /// Returns the change to limits of this domain. An adjustment that names no target is refused for that.

@@ -1163,8 +1163,10 @@ fn the_command_changes_each_instance_and_says_which_took_it() {
         (output.status.code(), said)
     };
     let both = [&*addresses[0], &*addresses[1]];
-    let block = ["adjust", "block", "--domain", "shop", "--rule", "user", "--for", "1h", "--why", "a flood", "--who",
-        "ann", "--id", "flood"];
+    let block = [
+        "adjust", "block", "--domain", "shop", "--rule", "user", "--for", "1h", "--why", "a flood", "--who", "ann",
+        "--id", "flood",
+    ];
     let (code, said) = run(&block, &both);
     assert!(code == Some(1) && said.contains("add --all-instances"), "{said}");
     let everywhere = [&block[..], &["--all-instances"]].concat();
@@ -1180,6 +1182,12 @@ fn the_command_changes_each_instance_and_says_which_took_it() {
     let (code, said) = run(&["adjustments", "--all-instances", "--format", "json"], &both);
     let lists: Value = serde_json::from_str(&said).unwrap();
     assert!(code == Some(0) && lists[1]["answer"][0]["only_here"]["fleet"] == false, "{said}");
+
+    // What a dry run answers, it does not do.
+    let trial = [&block.map(|word| if word == "flood" { "trial" } else { word })[..], &["--dry-run"]].concat();
+    let (code, said) = run(&trial, &both[..1]);
+    assert!(code == Some(0) && said.starts_with("nothing was changed; it would reach 1 limit"), "{said}");
+    assert_eq!(held(&one), [("flood".to_owned(), true)]);
 
     let unknown = block.map(|word| if word == "user" { "usr" } else { word });
     let (code, said) = run(&unknown, &both[..1]);

@@ -664,7 +664,8 @@ async fn a_request_promotes_only_where_and_for_whom_the_settings_permit_it() {
     fs::write(
         at("tokens.yaml"),
         format!(
-            "tokens:\n- {{name: ci, token: {RELEASE}, roles: [promote]}}\n- {{name: ops, token: {OPS}, roles: [adjust]}}"
+            "tokens:\n- {{name: ci, token: {RELEASE}, roles: [promote]}}\n\
+             - {{name: ops, token: {OPS}, roles: [adjust]}}\n"
         ),
     )
     .unwrap();

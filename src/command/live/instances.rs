@@ -18,6 +18,8 @@ use super::admin_port::{AdminPort, http_address};
 use crate::command::output::{NOTHING_APPLIES, print};
 use crate::engine::adjustment::{OnlyHere, Shown, Written};
 use crate::engine::printable::printable;
+use crate::evaluate::counted;
+use crate::observe::what_if::{Preview, Previewable};
 
 /// Path of adjustments.
 const PATH: &str = "/adjustments";
@@ -79,6 +81,15 @@ impl Instances {
         let is_unmatched = told.iter().any(unmatched);
         let code = self.report(told, is_json, |answer| Ok(format!("{}\n", shown(answer.clone())?)))?;
         Ok(if code == ExitCode::SUCCESS && is_unmatched { ExitCode::from(NOTHING_APPLIES) } else { code })
+    }
+
+    /// Shows what an adjustment would have done to the recorded requests, without beginning it.
+    ///
+    /// # Errors
+    /// As those of [`begin`](Self::begin).
+    pub(crate) async fn preview(&self, written: &Written, is_json: bool) -> anyhow::Result<ExitCode> {
+        let told = self.ask(&Method::POST, &format!("{PATH}/preview"), &serde_json::to_string(written)?).await?;
+        self.report(told, is_json, |answer| Ok(preview(&serde_json::from_value(answer.clone())?)))
     }
 
     /// Ends an adjustment.
@@ -168,6 +179,37 @@ impl Instances {
         }
         Ok(if failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
+}
+
+/// Says what an adjustment would do.
+fn preview(told: &Previewable) -> String {
+    let Previewable { limits, note, preview } = told;
+    let Preview { keys, keys_denied, keys_allowed, requests_per_s, denied_per_s, allowed_per_s, .. } = preview;
+    let mut text = format!("nothing was changed; it would reach {}", counted(*limits as u64, "limit"));
+    if let (Some(keys), Some(requests)) = (keys, requests_per_s) {
+        text += &format!(", {}, {requests:.1} requests a second", counted(*keys, "key"));
+    }
+    text.push('\n');
+    text.extend(note.iter().map(|note| format!("  {}\n", printable(note))));
+    for (rate, keys, what) in
+        [(denied_per_s, keys_denied, "more denied than now"), (allowed_per_s, keys_allowed, "more allowed than now")]
+    {
+        if let (Some(rate), Some(keys)) = (rate.filter(|rate| *rate > 0.0), keys) {
+            text += &format!("  {rate:.1} requests a second {what}, of {}\n", counted(*keys, "key"));
+        }
+    }
+    if !preview.examples.is_empty() {
+        let examples = preview.examples.iter().map(|example| printable(example));
+        text += &format!("  such as {}\n", examples.collect::<Vec<_>>().join(", "));
+    }
+    text += &match (requests_per_s, preview.seconds) {
+        (None, _) | (_, 0) => "  its effect is not known: no recorded requests show it\n".to_owned(),
+        (Some(_), seconds) => {
+            let sample = (preview.sample * 10_000.0).round() / 100.0;
+            format!("  by the recorded requests of the last {seconds} s, of {sample} % of the keys\n")
+        }
+    };
+    text
 }
 
 /// Formats what each instance answered.

@@ -129,6 +129,10 @@ pub(crate) struct Of {
     #[arg(long, requires = "address")]
     fleet: bool,
 
+    /// Change nothing, and show what the adjustment would have done to the requests of the last minutes.
+    #[arg(long, requires = "address", conflicts_with = "fleet")]
+    dry_run: bool,
+
     #[command(flatten)]
     instances: Box<Instances>,
 
@@ -294,14 +298,17 @@ fn logs() -> Logs {
 
 impl Of {
     async fn begin(self, effect: Written) -> anyhow::Result<ExitCode> {
-        let Of { entries, domain, all, rule, lasts, reason, id, output, fleet, instances, place } = self;
+        let Of { entries, domain, all, rule, lasts, reason, id, output, fleet, dry_run, instances, place } = self;
         let Reason { why, who } = reason;
         let entries = inspect::entries(&entries)?;
         if instances.are_given() {
             let id = id.or_else(|| Some(adjustment::fresh_id().to_string()));
             let written =
                 Written { id, everything: all, domain, rule, entries, who, why, lasts: Some(lasts), ..effect };
-            return instances.begin(&written, fleet, output.is_json()).await;
+            return match dry_run {
+                true => instances.preview(&written, output.is_json()).await,
+                false => instances.begin(&written, fleet, output.is_json()).await,
+            };
         }
         if effect.number.is_some() && rule.is_none() && entries.is_empty() {
             let rules = place.rules()?;

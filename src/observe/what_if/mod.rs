@@ -42,7 +42,7 @@ use recorder::State;
 
 pub use compare::Compared;
 pub use others::{Others, Recorded};
-pub use preview::{Adjusted, Preview};
+pub use preview::{Adjusted, Preview, Previewable};
 pub use trial::{Kept, LimitOfRule, Overview, RuleLine, Trial};
 
 /// The most memory of queued requests, in bytes.

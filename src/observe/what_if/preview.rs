@@ -1,6 +1,6 @@
 //! The recorded requests, decided with and without an adjustment.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::trial::{MOST_BYTES, Scene, Trouble};
 use super::{Others, WhatIf, WhatIfError};
@@ -30,7 +30,7 @@ pub struct Adjusted<'a> {
 
 /// What an adjustment would have done to the recorded requests. Rates and numbers of keys are those of all keys and all
 /// instances; `None` if the recorder does not know them.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Preview {
     /// Number of keys that it touches.
     pub keys: Option<u64>,
@@ -50,6 +50,18 @@ pub struct Preview {
     pub sample: f64,
     /// Some keys with requests that are decided differently, those with the most first.
     pub examples: Vec<String>,
+}
+
+/// The answer about an adjustment that is not in force.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Previewable {
+    /// Number of limits that it touches.
+    pub limits: usize,
+    /// Why it changes only limits that requests bring along, if so.
+    pub note: Option<String>,
+    /// What it would have done.
+    #[serde(flatten)]
+    pub preview: Preview,
 }
 
 /// The keys of the sample that an adjustment is about.

@@ -89,9 +89,9 @@ struct Entry {
 }
 
 impl Entry {
-    /// Returns when it began, on this process's clock.
-    fn began(&self) -> Instant {
-        self.ends - self.adjustment.lasts()
+    /// Returns when it began, on this process's clock; `None` if that is before the clock began.
+    fn began(&self) -> Option<Instant> {
+        self.ends.checked_sub(self.adjustment.lasts())
     }
 }
 
@@ -707,15 +707,16 @@ impl Held {
     /// Returns all adjustments in force here, the oldest first: of several for the same limits, the latest applies,
     /// wherever it began.
     fn by_start(&self) -> Vec<Arc<Adjustment>> {
-        let mut all: Vec<(Instant, &Arc<Adjustment>)> =
+        let mut all: Vec<(Option<Instant>, &Arc<Adjustment>)> =
             self.in_force().map(|entry| (entry.began(), &entry.adjustment)).collect();
         // The same order at all instances, whenever each has read them.
         all.sort_by(|(_, a), (_, b)| (a.since_ms, &a.id).cmp(&(b.since_ms, &b.id)));
         // One that the store has taken meanwhile is the store's.
         let is_own = |own: &&Begun| self.list.iter().all(|entry| entry.adjustment.id != own.proposal.id);
         for own in self.own.begun.iter().filter(is_own) {
-            let place = all.iter().position(|(began, _)| *began > own.since).unwrap_or(all.len());
-            all.insert(place, (own.since, &own.adjustment));
+            let since = Some(own.since);
+            let place = all.iter().position(|(began, _)| *began > since).unwrap_or(all.len());
+            all.insert(place, (since, &own.adjustment));
         }
         all.into_iter().map(|(_, adjustment)| Arc::clone(adjustment)).collect()
     }

@@ -80,7 +80,7 @@ impl Begun {
         let changes_the_same =
             |other: &Content| other.target == content.target && other.effect.kind() == content.effect.kind();
         let later = store.iter().find(|entry| {
-            !entry.has_ended && entry.began() > self.since && changes_the_same(&entry.adjustment.content)
+            !entry.has_ended && entry.began() > Some(self.since) && changes_the_same(&entry.adjustment.content)
         });
         match later {
             Some(entry) => Next::Stays(format!("{} began later and changes the same", entry.adjustment.id)),
