@@ -20,13 +20,13 @@ use crate::engine::check::{Check, CheckVerdict, StoreError, Verdicts};
 use crate::engine::clock::Clock;
 use crate::engine::decision::{DecidedBy, Decision, Refund};
 use crate::engine::descriptor::{Request, Role};
-use crate::engine::plan::{Names, Plan, PlanOptions, WithoutStore};
+use crate::engine::plan::{Names, Plan, PlanOptions, Undecided, WithoutStore};
 use crate::engine::rules::report::escaped;
 use crate::engine::rules::{Budget, Rules};
 use crate::instant;
 use crate::metrics::Metrics;
 use crate::observe::Observers;
-use crate::observe::watch::Observed;
+use crate::observe::watch::{Failed, FailedBy, Observed};
 use crate::store::memory::{MemoryStore, SystemClock};
 use crate::store::{self, Store};
 use crate::telemetry::{self, Admitted};
@@ -318,12 +318,17 @@ impl<S: Store> Limiter<S> {
         if let Some((descriptor, limit)) = plan.refused_refund() {
             return Err(DecideError::GiveBack { descriptor, rule: limit.label.to_string() });
         }
+        let failed = |cause: FailedBy, asked: &[Asked<'_>]| {
+            let request_id = request_id.map(|id| id as _);
+            snapshot.watches.iter().for_each(|watch| watch.failed(&Failed { request, asked, cause, request_id }));
+        };
         let (mut permit, mut may_delay) = (None, false);
         let decision = if plan.asked().is_empty() {
             plan.conclude(&Verdicts::new())
         } else {
             let now = instant::now();
             if deadlines.caller.is_some_and(|deadline| deadline <= now) {
+                failed(FailedBy::DeadlineExceeded, plan.asked());
                 return Err(DecideError::DeadlineExceeded);
             }
             let work = plan.work();
@@ -345,9 +350,12 @@ impl<S: Store> Limiter<S> {
                     self.take_back(plan.asked().iter().map(|asked| &asked.check), &error);
                     self.common.metrics.record_call_without_store();
                     self.common.metrics.record_overloaded(&snapshot.metrics, request, plan.asked());
+                    failed(FailedBy::Overloaded, plan.asked());
                     return Err(DecideError::Overloaded);
                 }
-                Err(error) => self.decide_without_store((snapshot, request), plan, error)?,
+                Err(error) => self.decide_without_store((snapshot, request), plan, error, |undecided| {
+                    failed(FailedBy::FailureModeError, &undecided.asked[undecided.place..=undecided.place]);
+                })?,
             }
         };
         if may_delay && permit.is_none() && decision.over_limit {
@@ -442,6 +450,7 @@ impl<S: Store> Limiter<S> {
         (snapshot, request): (&Snapshot, &Request),
         plan: Plan<'a>,
         error: StoreError,
+        failed: impl FnOnce(&Undecided<'_>),
     ) -> Result<Decision<'a>, DecideError> {
         tracing::debug!(?error, "the store could not decide a request");
         let without = self.without_store(&error, |check: &Check| self.store.known_denial(check));
@@ -462,6 +471,7 @@ impl<S: Store> Limiter<S> {
                 let source = undecided.source;
                 outage.note(&error, [(source, DecidedBy::FailureModeError)]);
                 metrics.record_unavailable(&snapshot.metrics, request, &undecided);
+                failed(&undecided);
                 Err(DecideError::Undecided { rule: source.label().to_owned(), error })
             }
         }

@@ -15,7 +15,7 @@ impl Metrics {
     /// If they are already registered.
     pub fn decision_log(&self) -> prometheus::Result<DecisionLogMetrics> {
         let help = "Lines of the decision log by fate: written, or dropped because of too many lines in one second \
-                    (rate), a full queue (queue) or a write error (error).";
+                    (rate), too many denials of one limit in it (rule), a full queue (queue) or a write error (error).";
         let register = Register(&self.registry);
         Ok(DecisionLogMetrics(register.known(("decision_log_lines_total", help), ("fate", Fate::ALL), Fate::name)?))
     }

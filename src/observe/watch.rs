@@ -4,7 +4,8 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use crate::engine::adjustment::InForce;
-use crate::engine::decision::Decision;
+use crate::engine::asked::Asked;
+use crate::engine::decision::{DecidedBy, Decision};
 use crate::engine::descriptor::Request;
 use crate::engine::rules::Rules;
 
@@ -19,6 +20,43 @@ pub trait Observer: Send + Sync + 'static {
 pub trait Watch: Send + Sync + 'static {
     /// Receives a decision. The request waits for this call, so it must be fast and must not block.
     fn decided(&self, observed: &Observed<'_, '_>);
+
+    /// Receives a call that failed although its limits were known. It must be as fast as [`Watch::decided`].
+    fn failed(&self, _failed: &Failed<'_, '_>) {}
+}
+
+/// A call that failed without a decision.
+pub struct Failed<'d, 'a> {
+    /// The request.
+    pub request: &'d Request,
+    /// The limits for which it failed.
+    pub asked: &'d [Asked<'a>],
+    /// Why it failed.
+    pub cause: FailedBy,
+    /// The caller's ID for the request, if it sent one.
+    pub request_id: Option<&'d dyn Display>,
+}
+
+/// Why a call failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailedBy {
+    /// The store was unavailable, and a limit has the failure mode `error`.
+    FailureModeError,
+    /// The store had no room for further requests.
+    Overloaded,
+    /// The caller's deadline was over before the limits were asked.
+    DeadlineExceeded,
+}
+
+impl FailedBy {
+    /// Returns the name in the decision log.
+    pub const fn name(self) -> &'static str {
+        match self {
+            FailedBy::FailureModeError => DecidedBy::FailureModeError.name(),
+            FailedBy::Overloaded => "overloaded",
+            FailedBy::DeadlineExceeded => "deadline_exceeded",
+        }
+    }
 }
 
 /// A decision with its request.

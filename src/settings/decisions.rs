@@ -33,7 +33,8 @@ pub struct DecisionSettings {
         help_heading = "Decisions", value_parser = named(&Shown::ALL, Shown::name))]
     pub decision_log_values: Shown,
 
-    /// Most lines of the decision log per second, at most half of them samples. Further lines are dropped and counted.
+    /// Most lines of the decision log per second: at most half of them samples, and at most a tenth denials of the same
+    /// limit. Further lines are dropped and counted.
     #[arg(long, env = "DECISION_LOG_LINES_PER_SECOND", value_name = "NUMBER", default_value = "1000",
         help_heading = "Decisions", value_parser = whole::<NonZeroU32>(NonZeroU32::MIN..=NonZeroU32::MAX))]
     pub decision_log_lines_per_second: NonZeroU32,

@@ -11,7 +11,7 @@ use std::process::Stdio;
 use ::tollgate::wire::rate_limit_response::Code;
 use serde_json::{Value, json};
 use support::tollgate::{self, Tollgate, request};
-use support::wait_until;
+use support::{wait_until, wait_until_async};
 
 use super::console::TOKEN;
 
@@ -147,6 +147,8 @@ async fn a_limit_that_an_adjustment_blocks_is_told_with_its_own_number() {
     assert!(!service.passes("shop", &[("user", "ann")]).await);
     let line = &lines(&path, 1)[0];
     assert_eq!((&line["limit"]["number"], &line["rule"]), (&1.into(), &"per-user".into()), "{line}");
+    let adjusted = &line["adjustments"][0];
+    assert_eq!((&adjusted["effect"], &adjusted["who"], &adjusted["why"]), (&"block".into(), &"ann".into(), &"a test".into()));
 }
 
 #[tokio::test]
@@ -267,9 +269,49 @@ async fn lines_are_bounded_in_a_second_and_the_others_are_counted() {
     for _ in 0..201 {
         client.should_rate_limit(request("shop", &[&[("user", "ann")]])).await.unwrap();
     }
-    let fates = || (written(&service, "written"), written(&service, "rate"));
-    wait_until("all have their fate", || fates().0 + fates().1 == 200.0);
-    assert!(fates().0 >= 1.0 && fates().1 > 0.0, "{:?}", fates());
+    let fates = || ["written", "rule", "rate"].map(|fate| written(&service, fate));
+    wait_until("all have their fate", || fates().iter().sum::<f64>() == 200.0);
+    assert!(fates()[0] >= 1.0 && fates()[1] > 0.0, "{:?}", fates());
+}
+
+#[tokio::test]
+async fn a_flood_at_one_limit_leaves_the_lines_of_others_and_says_how_many_it_has_lost() {
+    let (_folder, path) = log();
+    let service = start(&path, &["DECISION_LOG_LINES_PER_SECOND=20"]);
+    let mut client = service.client().await;
+    for _ in 0..301 {
+        client.should_rate_limit(request("shop", &[&[("user", "ann")]])).await.unwrap();
+    }
+    for _ in 0..2 {
+        service.passes("shop", &[("guess", "bob")]).await;
+    }
+    let lines = || -> Vec<Value> {
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    wait_until("the other limit is told", || lines().iter().any(|line| line["rule"] == "guess"));
+    assert!(written(&service, "rule") > 0.0);
+    // In the next second there is room again, and the limit's first line says how many there were not.
+    wait_until_async("what was left out is told", async || {
+        service.passes("shop", &[("user", "ann")]).await;
+        let (told, lines) = (lines(), |line: &&Value| line["rule"] == "per-user");
+        let of_limit = told.iter().filter(lines);
+        of_limit.map(|line| 1 + line["suppressed"].as_u64().unwrap_or(0)).sum::<u64>() >= 300
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn calls_that_fail_are_told_with_the_limits_that_they_failed_for() {
+    let (_folder, path) = log();
+    let service =
+        start(&path, &["REDIS_URL=127.0.0.1:1", "FAILURE_MODE=error", "REDIS_TIMEOUT=1s", "UNKNOWN_DESCRIPTOR=deny"]);
+    let asked = request("shop", &[&[("user", "ann")]]);
+    assert!(service.ask(asked).await.is_err());
+    let lines = lines(&path, 1);
+    assert_eq!(said(&lines), [["per-user", "failed", "failure_mode_error"]]);
+    assert_eq!((&lines[0]["limit"]["number"], &lines[0]["remaining"]), (&1.into(), &Value::Null), "{lines:?}");
+    assert_eq!(lines[0]["descriptor"][0]["value"], "ann");
 }
 
 #[tokio::test]

@@ -142,6 +142,8 @@ pub struct Undecided<'a> {
     pub source: Source<'a>,
     /// The request's questions.
     pub asked: Vec<Asked<'a>>,
+    /// Place of the limit's question.
+    pub place: usize,
 }
 
 /// The sources of answers while the store is unavailable.
@@ -463,7 +465,7 @@ impl<'a> Plan<'a> {
         let modes: Vec<FailureMode> = self.asked.iter().map(mode).collect();
         let fails = |(place, mode): (usize, &FailureMode)| *mode == FailureMode::Error && decided(place).is_none();
         if !is_denied && let Some(place) = modes.iter().enumerate().position(fails) {
-            return Err(Undecided { source: self.asked[place].source, asked: self.asked });
+            return Err(Undecided { source: self.asked[place].source, asked: self.asked, place });
         }
         let open = |check: &Check| if check.ask.is_refund() { Answer::NotRefunded } else { Answer::FailedOpen };
         let answer = |(place, (asked, mode)): (usize, (&Asked<'_>, &FailureMode))| {

@@ -6,12 +6,14 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 
+use crate::engine::adjustment::{Adjustment, Content};
 use crate::engine::algorithm::Limit;
-use crate::engine::asked::Source;
+use crate::engine::asked::{Asked, Source};
 use crate::engine::decision::{Answer, DecidedBy, Decision, Limited};
 use crate::engine::descriptor::{Descriptor, Request, Role};
 use crate::engine::rules::Allowance;
 use crate::observe::redaction::Values;
+use crate::observe::watch::FailedBy;
 
 /// The outcome of a request at one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -24,6 +26,8 @@ pub(super) enum Outcome {
     ShadowDenied,
     /// Global shadow mode allowed the request.
     GlobalShadowDenied,
+    /// The call failed without a decision.
+    Failed,
 }
 
 /// The fields of a line in their order.
@@ -40,6 +44,12 @@ pub(super) struct Line<'a> {
     retry_after_ms: Option<u64>,
     outcome: Outcome,
     reason: &'static str,
+    /// What operators have changed about the limit.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    adjustments: Vec<Adjusted<'a>>,
+    /// Number of lines of this limit that were left out since its last line, if any.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(super) suppressed: u64,
     sampled: bool,
     /// In a sampled line, the share of such lines that are written.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -58,6 +68,21 @@ struct Pair<'a> {
     value: Option<Cow<'a, str>>,
 }
 
+/// An adjustment that applied to the limit.
+#[derive(Debug, Serialize)]
+struct Adjusted<'a> {
+    id: &'a str,
+    effect: String,
+    who: &'a str,
+    why: &'a str,
+}
+
+/// Serde asks with a reference.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
 /// A limit, with the names that answers use.
 #[derive(Debug, Serialize)]
 struct Number {
@@ -68,16 +93,23 @@ struct Number {
     period_ms: Option<u64>,
 }
 
-/// The values shared by all lines of a request.
-pub(super) struct Context<'a, 'd> {
+/// The values shared by all lines of a call.
+#[derive(Clone, Copy)]
+pub(super) struct OfCall<'a> {
     pub(super) time: SystemTime,
     pub(super) request: &'a Request,
-    pub(super) decision: &'a Decision<'d>,
     pub(super) values: &'a Values,
     pub(super) id: CallId<'a>,
 }
 
+/// A call that was decided.
+pub(super) struct Context<'a, 'd> {
+    pub(super) call: OfCall<'a>,
+    pub(super) decision: &'a Decision<'d>,
+}
+
 /// The identity of a call.
+#[derive(Clone, Copy)]
 pub(super) struct CallId<'a> {
     pub(super) instance: &'a str,
     pub(super) call: u64,
@@ -85,35 +117,21 @@ pub(super) struct CallId<'a> {
     pub(super) request_id: Option<&'a dyn Display>,
 }
 
-impl<'a> Context<'a, '_> {
-    /// Returns the line of a limit. `sample_share` is set if only this share of such lines is written.
-    pub(super) fn of_limit(&self, limited: &'a Limited<'a>, sample_share: Option<f64>) -> Option<Line<'a>> {
-        let check = &limited.asked.check;
+impl<'a> OfCall<'a> {
+    /// Returns the line of a limit for which the call failed.
+    pub(super) fn of_failed(&self, asked: &'a Asked<'a>, cause: FailedBy) -> Option<Line<'a>> {
         Some(Line {
-            rule: Some(self.values.label(limited.asked.source)),
-            limit: Some(Number::of(of_rule(limited))),
-            remaining: limited.remaining(),
-            retry_after_ms: limited.known_retry_after_ms().filter(|_| limited.over()),
-            outcome: self.outcome(limited),
-            reason: reason(limited),
-            sampled: sample_share.is_some(),
-            sample_share,
-            ..self.of_descriptor(self.request.descriptors.get(check.descriptor)?)
+            rule: Some(self.values.label(asked.source)),
+            limit: Some(Number::of(&asked.check.limit)),
+            outcome: Outcome::Failed,
+            reason: cause.name(),
+            adjustments: adjustments(asked),
+            ..self.of_descriptor(self.request.descriptors.get(asked.check.descriptor)?)
         })
     }
 
-    /// Returns the line of a descriptor that is denied because the rules do not know it, or because its request does
-    /// not bring an expected entry.
-    pub(super) fn of_unknown(&self, descriptor: &'a Descriptor) -> Line<'a> {
-        self.of_descriptor(descriptor)
-    }
-
+    /// Returns a line that knows nothing of a limit.
     fn of_descriptor(&self, descriptor: &'a Descriptor) -> Line<'a> {
-        let unknown = match self.decision.domain_found {
-            _ if self.decision.missing.is_some_and(|missing| missing.denies()) => DecidedBy::MissingEntry,
-            true => DecidedBy::UnknownDescriptor,
-            false => DecidedBy::UnknownDomain,
-        };
         Line {
             time: humantime::format_rfc3339_millis(self.time).to_string(),
             domain: &self.request.domain,
@@ -123,13 +141,49 @@ impl<'a> Context<'a, '_> {
             limit: None,
             remaining: None,
             retry_after_ms: None,
-            outcome: if self.decision.only_shadow { Outcome::GlobalShadowDenied } else { Outcome::Denied },
-            reason: unknown.name(),
+            outcome: Outcome::Denied,
+            reason: "",
+            adjustments: Vec::new(),
+            suppressed: 0,
             sampled: false,
             sample_share: None,
             instance: self.id.instance,
             call: self.id.call,
             request_id: self.id.request_id.map(ToString::to_string),
+        }
+    }
+}
+
+impl<'a> Context<'a, '_> {
+    /// Returns the line of a limit. `sample_share` is set if only this share of such lines is written.
+    pub(super) fn of_limit(&self, limited: &'a Limited<'a>, sample_share: Option<f64>) -> Option<Line<'a>> {
+        let check = &limited.asked.check;
+        Some(Line {
+            rule: Some(self.call.values.label(limited.asked.source)),
+            limit: Some(Number::of(of_rule(limited))),
+            remaining: limited.remaining(),
+            retry_after_ms: limited.known_retry_after_ms().filter(|_| limited.over()),
+            outcome: self.outcome(limited),
+            reason: reason(limited),
+            adjustments: adjustments(&limited.asked),
+            sampled: sample_share.is_some(),
+            sample_share,
+            ..self.call.of_descriptor(self.call.request.descriptors.get(check.descriptor)?)
+        })
+    }
+
+    /// Returns the line of a descriptor that is denied because the rules do not know it, or because its request does
+    /// not bring an expected entry.
+    pub(super) fn of_unknown(&self, descriptor: &'a Descriptor) -> Line<'a> {
+        let unknown = match self.decision.domain_found {
+            _ if self.decision.missing.is_some_and(|missing| missing.denies()) => DecidedBy::MissingEntry,
+            true => DecidedBy::UnknownDescriptor,
+            false => DecidedBy::UnknownDomain,
+        };
+        Line {
+            outcome: if self.decision.only_shadow { Outcome::GlobalShadowDenied } else { Outcome::Denied },
+            reason: unknown.name(),
+            ..self.call.of_descriptor(descriptor)
         }
     }
 
@@ -149,6 +203,15 @@ impl Number {
         let period_ms = limit.window().map(|_| limit.period_ms());
         Number { algorithm: limit.algorithm().name(), number: limit.number(), period_ms }
     }
+}
+
+/// Returns the adjustments that apply to a limit.
+fn adjustments<'a>(asked: &Asked<'a>) -> Vec<Adjusted<'a>> {
+    let of = |adjustment: &'a Adjustment| {
+        let Content { effect, who, why, .. } = &adjustment.content;
+        Adjusted { id: adjustment.id.as_str(), effect: effect.to_string(), who, why }
+    };
+    asked.adjusted.all().map(of).collect()
 }
 
 /// Returns the limit that a line shows. A blocked limit is asked about with the number 0; the line shows the rule's.

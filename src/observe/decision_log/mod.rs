@@ -15,12 +15,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use crate::engine::decision::{Decision, Status};
+use crate::engine::asked::Source;
+use crate::engine::decision::Status;
 use crate::engine::descriptor::Request;
 use crate::engine::rules::Rules;
 use crate::observe::redaction::Values;
-use crate::observe::watch::{Observed, Observer, Watch};
-use line::{CallId, Context, Line};
+use crate::observe::watch::{Failed, Observed, Observer, Watch};
+use line::{CallId, Context, Line, OfCall};
 use writer::{Lines, Writer};
 
 /// Options for selecting, showing and writing lines.
@@ -32,7 +33,7 @@ pub struct Options {
     pub sample: f64,
     /// How the values of descriptors are shown.
     pub values: Values,
-    /// The most lines in a second. Samples use at most half of them.
+    /// The most lines in a second. Samples use at most half of them, and denials of each limit a tenth.
     pub lines_per_second: NonZeroU32,
 }
 
@@ -63,6 +64,8 @@ pub enum Fate {
     Written,
     /// The line was dropped because there were too many in this second.
     Rate,
+    /// The line was dropped because there were too many denials of its limit in this second.
+    Rule,
     /// The line was dropped because the queue was full.
     Queue,
     /// The line was dropped because it could not be written.
@@ -71,18 +74,22 @@ pub enum Fate {
 
 impl Fate {
     /// All outcomes.
-    pub const ALL: [Fate; 4] = [Fate::Written, Fate::Rate, Fate::Queue, Fate::Error];
+    pub const ALL: [Fate; 5] = [Fate::Written, Fate::Rate, Fate::Rule, Fate::Queue, Fate::Error];
 
     /// Returns the name in metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Fate::Written => "written",
             Fate::Rate => "rate",
+            Fate::Rule => "rule",
             Fate::Queue => "queue",
             Fate::Error => "error",
         }
     }
 }
+
+/// The part of all lines that one limit may write.
+const PARTS: u32 = 10;
 
 /// A callback that receives the outcome of each line.
 pub type OnLine = Arc<dyn Fn(Fate) + Send + Sync>;
@@ -100,14 +107,24 @@ pub struct DecisionLog {
 }
 
 impl Observer for DecisionLog {
-    fn watch(self: Arc<Self>, _rules: &Arc<Rules>) -> Arc<dyn Watch> {
-        self
+    fn watch(self: Arc<Self>, rules: &Arc<Rules>) -> Arc<dyn Watch> {
+        Arc::new(LogOfRules { limits: LimitBudgets::new(rules, self.budget.lines.most), log: self })
     }
 }
 
-impl Watch for DecisionLog {
+/// Logs decisions by the rules with these limits.
+struct LogOfRules {
+    limits: LimitBudgets,
+    log: Arc<DecisionLog>,
+}
+
+impl Watch for LogOfRules {
     fn decided(&self, observed: &Observed<'_, '_>) {
-        self.record(observed.request, observed.decision, observed.request_id);
+        self.log.record(&self.limits, observed);
+    }
+
+    fn failed(&self, failed: &Failed<'_, '_>) {
+        self.log.record_failed(&self.limits, failed);
     }
 }
 
@@ -123,8 +140,8 @@ impl DecisionLog {
         Ok(DecisionLog { sample, values, budget, writer, on_line, instance, calls })
     }
 
-    /// Logs the limits' answers to a request. `request_id` is the caller's ID for the request, if it sent one.
-    pub fn record(&self, request: &Request, decision: &Decision<'_>, request_id: Option<&dyn Display>) {
+    /// Logs the limits' answers to a request.
+    fn record(&self, limits: &LimitBudgets, &Observed { request, decision, request_id, .. }: &Observed<'_, '_>) {
         let is_sampled = self.sample > 0.0 && fastrand::f64() < self.sample;
         let is_denied = decision.limits.iter().any(|limited| limited.over());
         let is_missing = decision.missing.is_some_and(|missing| missing.denies());
@@ -132,36 +149,69 @@ impl DecisionLog {
         if !is_sampled && !is_denied && !denies_unknown {
             return;
         }
-        let time = SystemTime::now();
-        let call = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
-        let id = CallId { instance: &self.instance, call, request_id };
-        let context = Context { time, request, decision, values: &self.values, id };
+        let context = Context { call: self.call(request, request_id), decision };
         let mut lines = Lines::default();
         for limited in &decision.limits {
             // Each limit that denies has its own line, so such a line is not weighted.
             let is_over = limited.over();
             if is_over || is_sampled {
                 let (kind, share) = if is_over { (Kind::Denial, None) } else { (Kind::Sample, Some(self.sample)) };
-                self.add(&mut lines, time, kind, || context.of_limit(limited, share));
+                let budget = limits.of(limited.asked.source);
+                self.add(&mut lines, (context.call.time, kind), budget, || context.of_limit(limited, share));
             }
         }
         for (descriptor, status) in request.descriptors.iter().zip(&decision.statuses) {
             if is_missing || status.is_unknown() {
-                self.add(&mut lines, time, Kind::Denial, || Some(context.of_unknown(descriptor)));
+                let kind = (context.call.time, Kind::Denial);
+                self.add(&mut lines, kind, limits.of_unknown(), || Some(context.of_unknown(descriptor)));
             }
         }
+        self.hand_over(lines);
+    }
+
+    /// Logs the limits for which a call failed.
+    fn record_failed(&self, limits: &LimitBudgets, &Failed { request, asked, cause, request_id }: &Failed<'_, '_>) {
+        let (call, mut lines) = (self.call(request, request_id), Lines::default());
+        for asked in asked {
+            let budget = limits.of(asked.source);
+            self.add(&mut lines, (call.time, Kind::Denial), budget, || call.of_failed(asked, cause));
+        }
+        self.hand_over(lines);
+    }
+
+    /// Returns a new call with lines.
+    fn call<'a>(&'a self, request: &'a Request, request_id: Option<&'a dyn Display>) -> OfCall<'a> {
+        let call = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
+        let id = CallId { instance: &self.instance, call, request_id };
+        OfCall { time: SystemTime::now(), request, values: &self.values, id }
+    }
+
+    fn hand_over(&self, lines: Lines) {
         let count = lines.count;
         if count > 0 && !self.writer.take(lines) {
             (0..count).for_each(|_| (self.on_line)(Fate::Queue));
         }
     }
 
-    /// Adds a line to those of its request, unless there are too many in this second.
-    fn add<'l>(&self, lines: &mut Lines, time: SystemTime, kind: Kind, line: impl FnOnce() -> Option<Line<'l>>) {
-        if !self.budget.admits(kind, time) {
-            return (self.on_line)(Fate::Rate);
+    /// Adds a line to those of its request, unless there are too many in this second: of all limits, or denials of its
+    /// own. Samples represent the traffic only if each is as likely, so no limit has a part of them.
+    fn add<'l>(
+        &self,
+        lines: &mut Lines,
+        (time, kind): (SystemTime, Kind),
+        limit: &LimitBudget,
+        line: impl FnOnce() -> Option<Line<'l>>,
+    ) {
+        let fate = match kind {
+            Kind::Denial if !limit.rate.admits(time) => Some(Fate::Rule),
+            kind => (!self.budget.admits(kind, time)).then_some(Fate::Rate),
+        };
+        if let Some(fate) = fate {
+            limit.suppressed.fetch_add(1, Ordering::Relaxed);
+            return (self.on_line)(fate);
         }
-        if let Some(line) = line().and_then(|line| serde_json::to_vec(&line).ok()) {
+        let line = line().map(|line| Line { suppressed: limit.suppressed.swap(0, Ordering::Relaxed), ..line });
+        if let Some(line) = line.and_then(|line| serde_json::to_vec(&line).ok()) {
             lines.push(&line);
         }
     }
@@ -202,6 +252,42 @@ impl Budget {
     }
 }
 
+/// The lines of each limit of a set of rules: first of the limits, in the order of their IDs, then of the limits that
+/// requests bring along, in the order of the domains' IDs, then of what no rule knows.
+struct LimitBudgets {
+    budgets: Box<[LimitBudget]>,
+    limits: usize,
+}
+
+/// The denials that one limit may write in a second, so that a flood at one limit does not displace those of others.
+struct LimitBudget {
+    rate: Rate,
+    /// Number of lines left out since the last one.
+    suppressed: AtomicU64,
+}
+
+impl LimitBudgets {
+    fn new(rules: &Rules, lines_per_second: u32) -> LimitBudgets {
+        let limits = rules.limits().count();
+        let most = (lines_per_second / PARTS).max(1);
+        let budget = |_| LimitBudget { rate: Rate::new(most), suppressed: AtomicU64::new(0) };
+        LimitBudgets { budgets: (0..=limits + rules.domains()).map(budget).collect(), limits }
+    }
+
+    fn of(&self, source: Source<'_>) -> &LimitBudget {
+        let place = match source {
+            Source::Rule(_, limit) => limit.id,
+            Source::Override(domain) => self.limits + domain.id,
+        };
+        self.budgets.get(place).unwrap_or(self.of_unknown())
+    }
+
+    fn of_unknown(&self) -> &LimitBudget {
+        // There is always this last one.
+        &self.budgets[self.budgets.len() - 1]
+    }
+}
+
 /// The number of lines in this second.
 struct Rate {
     most: u32,
@@ -236,6 +322,7 @@ mod tests {
 
     use super::*;
     use crate::engine::algorithm::Ask;
+    use crate::engine::decision::Decision;
     use crate::engine::descriptor::{Descriptor, Entry};
     use crate::engine::plan::{Names, Plan, PlanOptions};
     use crate::engine::rules::Rules;
@@ -269,14 +356,17 @@ mod tests {
         let log = start(options);
         let request = request(&[("user", "ann")]);
         let (options, store) = (PlanOptions::default(), MemoryStore::default());
+        let limits = LimitBudgets::new(&rules, u32::MAX);
         std::thread::scope(|scope| {
             for thread in 0..THREADS {
                 let (rules, request, options, store, log) = (&rules, &request, &options, &store, &log);
+                let limits = &limits;
                 scope.spawn(move || {
                     for number in 0..REQUESTS {
                         let plan = Plan::new(options, rules, request, Names::default());
                         let verdicts = store.decide(plan.asked()).unwrap();
-                        log.record(request, &plan.conclude(&verdicts), Some(&format!("{thread}-{number}")));
+                        let (decision, id) = (plan.conclude(&verdicts), format!("{thread}-{number}"));
+                        log.record(limits, &observed(request, &decision, Some(&id)));
                     }
                 });
             }
@@ -305,6 +395,14 @@ mod tests {
         Request { domain: "shop".into(), descriptors: vec![descriptor] }
     }
 
+    fn observed<'d, 'a>(
+        request: &'d Request,
+        decision: &'d Decision<'a>,
+        request_id: Option<&'d dyn Display>,
+    ) -> Observed<'d, 'a> {
+        Observed { request, decision, adjustments: None, request_id }
+    }
+
     fn start(options: Options) -> DecisionLog {
         DecisionLog::start(options, "toll-1".to_owned(), Arc::new(|fate| assert_eq!(fate, Fate::Written))).unwrap()
     }
@@ -326,10 +424,11 @@ mod tests {
         let log = start(options);
         let request = request(entries);
         let (options, store) = (PlanOptions::default(), MemoryStore::default());
+        let limits = LimitBudgets::new(rules, u32::MAX);
         for _ in 0..requests {
             let plan = Plan::new(&options, rules, &request, Names::default());
             let verdicts = store.decide(plan.asked()).unwrap();
-            log.record(&request, &plan.conclude(&verdicts), None);
+            log.record(&limits, &observed(&request, &plan.conclude(&verdicts), None));
         }
         written(&log, &path)
     }
