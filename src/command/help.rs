@@ -11,7 +11,7 @@ pub(super) const SETTINGS: &str = "help-settings";
 /// Commands in the order of the overview, by what they are for.
 const GROUPS: &[(&str, &[&str])] = &[
     ("Serve", &["serve", "demo", "health"]),
-    ("Ask", &["ask", "explain"]),
+    ("Ask", &["ask", "explain", "why"]),
     ("See", &["top", "bans", "candidates", "replicas", "usage", "counter", "adjustments", "audit"]),
     ("Change", &["adjust", "scale", "promote"]),
     ("Work with files", &["check", "replay", "schema"]),
@@ -119,6 +119,10 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         ],
     ),
     ("tollgate bans", &[("Show the bans of one rule", "tollgate bans --domain shop --rule logins")]),
+    (
+        "tollgate why",
+        &[("Why did user ann get a 429 at 14:03 UTC?", "tollgate why --log decisions.jsonl --at 14:03 user=ann")],
+    ),
     ("tollgate candidates", &[("Show what the candidates would deny", "tollgate candidates --address localhost:8080")]),
     (
         "tollgate replicas",

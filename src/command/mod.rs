@@ -23,7 +23,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
-use self::ask::{explain, health};
+use self::ask::{explain, health, why};
 use self::findings::Findings;
 use self::live::{bans, candidates, top};
 use self::output::{errln, print};
@@ -58,6 +58,7 @@ enum Command {
     Check(check::Check),
     Ask(ask::Ask),
     Explain(Box<explain::Explain>),
+    Why(why::Why),
     Replay(Box<replay::Replay>),
     Promote(promote::Promote),
     Health(health::Health),
@@ -145,6 +146,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Check(check) => check::run(&check),
         Command::Ask(ask) => ask::run(ask),
         Command::Explain(explain) => explain::run(*explain),
+        Command::Why(why) => why::run(&why),
         Command::Replay(replay) => replay::run(&replay),
         Command::Promote(promote) => promote::run(&promote),
         Command::Health(health) => health::run(health),

@@ -294,7 +294,11 @@ mod tests {
         let shop = rules("shop");
         let source = Source::Override(shop.domain("shop").unwrap());
         let request = Request { domain: "shop".into(), descriptors: Vec::new() };
-        metrics.record_unavailable(&metrics.of_rules(&shop), &request, &Undecided { source, asked: Vec::new() });
+        metrics.record_unavailable(
+            &metrics.of_rules(&shop),
+            &request,
+            &Undecided { source, asked: Vec::new(), place: 0 },
+        );
         let counted = |name: &str| -> Vec<String> {
             let all = series(&metrics, name);
             all.into_iter().filter(|line| !line.ends_with(" 0")).collect()

@@ -49,6 +49,9 @@ pub enum FailedBy {
 }
 
 impl FailedBy {
+    /// All causes.
+    pub const ALL: [FailedBy; 3] = [FailedBy::FailureModeError, FailedBy::Overloaded, FailedBy::DeadlineExceeded];
+
     /// Returns the name in the decision log.
     pub const fn name(self) -> &'static str {
         match self {

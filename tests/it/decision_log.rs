@@ -148,7 +148,10 @@ async fn a_limit_that_an_adjustment_blocks_is_told_with_its_own_number() {
     let line = &lines(&path, 1)[0];
     assert_eq!((&line["limit"]["number"], &line["rule"]), (&1.into(), &"per-user".into()), "{line}");
     let adjusted = &line["adjustments"][0];
-    assert_eq!((&adjusted["effect"], &adjusted["who"], &adjusted["why"]), (&"block".into(), &"ann".into(), &"a test".into()));
+    assert_eq!(
+        (&adjusted["effect"], &adjusted["who"], &adjusted["why"]),
+        (&"block".into(), &"ann".into(), &"a test".into())
+    );
 }
 
 #[tokio::test]
@@ -383,4 +386,58 @@ async fn the_page_explains_the_fields_that_there_are() {
         }
     }
     assert_eq!(explained(), fields);
+}
+
+#[tokio::test]
+async fn the_command_says_in_words_why_a_request_was_denied() {
+    let (folder, path) = log();
+    let hashing = ["DECISION_LOG_VALUES=hashed", "VALUES_KEY=a key of sixteen", "DECISION_LOG_FILE_BYTES=700"];
+    for settings in [&[][..], &hashing] {
+        let service = start(&path, settings);
+        for user in ["ann", "bob"] {
+            for _ in 0..2 {
+                service.passes("shop", &[("user", user)]).await;
+            }
+        }
+        wait_until("all are written", || written(&service, "written") == 2.0);
+    }
+    // Two instances wrote here, one after the other, and the file was rotated in between.
+    assert!(fs::exists(path.with_extension("jsonl.1")).unwrap());
+    let log = path.to_str().unwrap();
+    let why = |words: &[&str]| {
+        let output = crate::process::run(&[&["why", "--log", log], words].concat(), &[]);
+        (output.status.code(), crate::process::text(&output.stdout), crate::process::text(&output.stderr))
+    };
+    let (code, said, _) = why(&["user=ann"]);
+    assert_eq!((code, said.matches("DENIED").count()), (Some(0), 1), "{said}");
+    for words in [
+        "shop: user=ann  DENIED\n  per-user: 1 per year, fixed_window: it asked for 1 hit, 0 left\n",
+        "  the same request would have passed from ",
+        "  to tell the client: Requests with user=ann have used all of 1 per year.",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    let keyed = ["--values-key", "a key of sixteen", "user=ann"];
+    assert_eq!(why(&keyed).1.matches("DENIED").count(), 2, "of both, also where values are hashed");
+    assert_eq!(why(&["--domain", "mall", "user=ann"]).0, Some(3));
+    let (_, json, _) = why(&["--json", "user=ann"]);
+    let lines: Value = serde_json::from_str(&json).unwrap();
+    let time = lines[0]["time"].as_str().unwrap();
+    assert_eq!((lines.as_array().unwrap().len(), &lines[0]["rule"]), (1, &"per-user".into()));
+    for (at, found) in
+        [(&time[..10], 0), (&time[..16], 0), (&time[11..16], 0), ("1999-01-01", 3), ("14", 1), ("2 pm", 1)]
+    {
+        let (code, _, said) = why(&["--at", at, "user=ann"]);
+        assert_eq!(code, Some(found), "{at}: {said}");
+        assert!(found != 1 || said.contains("write a time in UTC"), "{said}");
+    }
+    let (code, _, said) = why(&["user=eve"]);
+    assert!(code == Some(3) && said.contains("none of 4 lines matches"), "{said}");
+    let (_, _, said) = why(&["-n", "1", "--values-key", "a key of sixteen", "user=ann"]);
+    assert!(said.contains("1 earlier lines match"), "{said}");
+    let other = folder.path().join("other.log");
+    fs::write(&other, "GET / 200\nGET / 429\n").unwrap();
+    let output = crate::process::run(&["why", "--log", other.to_str().unwrap(), "user=ann"], &[]);
+    let said = crate::process::text(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("none of 2 lines is one of a decision log"), "{said}");
 }

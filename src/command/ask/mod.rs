@@ -6,6 +6,7 @@ pub(crate) mod connector;
 pub(crate) mod explain;
 pub(crate) mod health;
 pub(crate) mod secrecy;
+pub(crate) mod why;
 use std::process::ExitCode;
 use std::time::Duration;
 

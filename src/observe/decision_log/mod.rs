@@ -5,6 +5,7 @@
 
 mod file;
 mod line;
+pub mod told;
 mod writer;
 
 use std::fmt::Display;
@@ -210,8 +211,9 @@ impl DecisionLog {
             limit.suppressed.fetch_add(1, Ordering::Relaxed);
             return (self.on_line)(fate);
         }
-        let line = line().map(|line| Line { suppressed: limit.suppressed.swap(0, Ordering::Relaxed), ..line });
-        if let Some(line) = line.and_then(|line| serde_json::to_vec(&line).ok()) {
+        let Some(mut line) = line() else { return };
+        line.suppressed = limit.suppressed.swap(0, Ordering::Relaxed);
+        if let Ok(line) = serde_json::to_vec(&line) {
             lines.push(&line);
         }
     }
