@@ -6,7 +6,7 @@ use crate::descriptor::per_of;
 
 /// Describes the denial of a request in this domain.
 pub fn of<'d>(domain: &'d str, decision: &'d Decision<'_>) -> Denial<'d> {
-    let limited = decision.reported().filter(|limited| limited.over());
+    let limited = decision.reported().filter(|limited| limited.shown_over());
     let limit = limited.map(|limited| &limited.asked.check.limit);
     let over = decision.limits.iter().filter(|limited| limited.shown_over() && limited.verdict().is_some());
     let mut policies = Vec::new();

@@ -180,6 +180,11 @@ pub fn length(length: Duration) -> String {
     format!("{}{unit}", ms / unit_ms)
 }
 
+/// Formats a number of things: `1 hit`, `2 hits`.
+pub fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
 /// Formats a waiting time: short times exact to the millisecond, longer ones rounded up.
 pub fn wait(ms: u64) -> String {
     const EXACT_MS: u64 = 10_000;

@@ -30,7 +30,7 @@ pub use changed::{Changed, KeyCount};
 pub use comparison::{Comparison, Difference};
 pub use evaluator::{Evaluator, RuleSet};
 pub use peaks::{Peaks, UpTo};
-pub use report::{Differences, Example, KeyReport, LimitReport, OldLimit, Point, RuleDifferences, Suggestion, counted};
+pub use report::{Differences, Example, KeyReport, LimitReport, OldLimit, Point, RuleDifferences, Suggestion};
 pub use run::{Run, RunOptions};
 pub use suggestion::{Goal, GoalError, GoalOf, Search};
 

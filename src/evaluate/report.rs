@@ -10,7 +10,7 @@ use super::comparison::{Comparison, Difference, OfRule};
 use super::run::Run;
 use super::suggestion::{Denied, Found, Goal, Search, Target};
 use crate::engine::clock::timestamp;
-use crate::engine::descriptor::{self, Role};
+use crate::engine::descriptor::{self, Role, counted};
 use crate::engine::rules::{Place, Rule, RuleLimit};
 
 /// The most rules in the differences of two sets of rules.
@@ -137,11 +137,6 @@ impl Differences {
         }
         Ok(())
     }
-}
-
-/// Formats a number of things.
-pub fn counted(count: u64, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// The differences of a rule in either set.

@@ -19,7 +19,7 @@ pub(super) fn add<'a>(response: &mut RateLimitResponse, decision: &Decision<'a>,
 /// Returns the body of the limit that is reported to the client, or that of the domain if no limit denies the request.
 fn of<'a>(decision: &Decision<'a>, (rules, domain): (&'a Rules, &str)) -> Option<&'a DeniedBody> {
     let of_domain = || rules.domain(domain).and_then(|domain| domain.defaults.denied_body.as_deref());
-    match decision.reported().filter(|limited| limited.over()).map(|limited| limited.asked.source) {
+    match decision.reported().filter(|limited| limited.shown_over()).map(|limited| limited.asked.source) {
         Some(Source::Rule(_, limit)) => limit.config.options.denied_body.as_deref(),
         Some(Source::Override(domain)) => domain.defaults.denied_body.as_deref(),
         None => of_domain(),

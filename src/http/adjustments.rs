@@ -99,13 +99,16 @@ async fn one<S: Store>(
     if client.domains().is_some() {
         // What this instance knows may be half a second old.
         let read = admin.adjustments().read().await;
-        let list = admin.adjustments().list();
-        let one = list.iter().find(|one| one.written.id.as_deref() == Some(id.as_str()));
-        let Some(Shown { written: Written { everything, domain, .. }, .. }) = one else {
+        let mut list = admin.adjustments().list();
+        // One of the store and one of this instance alone may have the same ID.
+        list.retain(|one| one.written.id.as_deref() == Some(id.as_str()));
+        if list.is_empty() {
             read.map_err(|cause| AdjustmentError::unavailable(&id, cause))?;
             return Err(AdjustmentError::Unknown(id).into());
-        };
-        client.may(change(*everything, domain.as_deref()))?;
+        }
+        for Shown { written: Written { everything, domain, .. }, .. } in &list {
+            client.may(change(*everything, domain.as_deref()))?;
+        }
     }
     let by = By { who: &who, why: &why, role: client.role().name() };
     let ended = match admin.adjustments().end(&id, by, query.flag("fleet")?).await? {

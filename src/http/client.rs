@@ -219,14 +219,20 @@ mod tests {
 
     #[test]
     fn a_role_permits_its_changes_and_no_other() {
-        let all =
-            [Change::Adjust(Some("shop")), Change::AdjustEverything, Change::Reset(Some("shop")), Change::LogLevel];
+        let all = [
+            Change::Adjust(Some("shop")),
+            Change::AdjustEverything,
+            Change::Reset(Some("shop")),
+            Change::Promote,
+            Change::LogLevel,
+        ];
         for (roles, permitted) in [
-            (&[Role::Read][..], [false, false, false, false]),
-            (&[Role::Adjust], [true, true, false, false]),
-            (&[Role::Reset], [false, false, true, false]),
-            (&[Role::Read, Role::Adjust, Role::Reset], [true, true, true, false]),
-            (&[Role::Admin], [true, true, true, true]),
+            (&[Role::Read][..], [false, false, false, false, false]),
+            (&[Role::Adjust], [true, true, false, false, false]),
+            (&[Role::Reset], [false, false, true, false, false]),
+            (&[Role::Promote], [false, false, false, true, false]),
+            (&[Role::Read, Role::Adjust, Role::Reset], [true, true, true, false, false]),
+            (&[Role::Admin], [true, true, true, true, true]),
         ] {
             let client = client(roles, None);
             assert_eq!(all.map(|change| client.may(change).is_ok()), permitted, "{roles:?}");

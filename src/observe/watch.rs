@@ -21,7 +21,8 @@ pub trait Watch: Send + Sync + 'static {
     /// Receives a decision. The request waits for this call, so it must be fast and must not block.
     fn decided(&self, observed: &Observed<'_, '_>);
 
-    /// Receives a call that failed although its limits were known. It must be as fast as [`Watch::decided`].
+    /// Receives a call that failed for one of these causes although its limits were known. It must be as fast as
+    /// [`Watch::decided`].
     fn failed(&self, _failed: &Failed<'_, '_>) {}
 }
 

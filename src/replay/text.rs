@@ -4,8 +4,9 @@ use std::fmt::{self, Display, Formatter};
 
 use super::Report;
 use super::source::Read;
+use crate::engine::descriptor::counted;
 use crate::engine::printable::printable;
-use crate::evaluate::{LimitReport, Suggestion, counted};
+use crate::evaluate::{LimitReport, Suggestion};
 
 impl Display for Report {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {

@@ -1140,11 +1140,18 @@ async fn an_adjustment_ends_at_the_instance_that_is_asked_while_redis_is_away() 
     let (status, ended) = end("all?fleet=true&");
     assert_eq!((status, &ended["only_here"]["fleet"]), (200, &true.into()), "{ended}");
     assert_eq!((end("here?").0, end("never?").0), (200, 503));
-    assert_eq!((held(&one), held(&other).len()), (Vec::new(), 2));
+    // The list says which are ended here, while the others have them.
+    let ended = |tollgate: &Tollgate| -> Vec<String> {
+        let (_, list) = send(tollgate, "GET", "/adjustments", TOKEN, &Value::Null);
+        let ended = list.as_array().unwrap().iter().filter(|one| one["only_here"]["ended"] == true);
+        ended.map(|one| one["id"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!((ended(&one), ended(&other)), (vec!["all".to_owned(), "here".to_owned()], Vec::new()));
+    assert_eq!((one.metric("tollgate_own_adjustments"), held(&other).len()), (2.0, 2));
     assert_eq!((passed(&one, "user", "ann", 1).await, passed(&other, "user", "ann", 1).await), (1, 0));
     redis.restart();
     wait_until("the one is ended for all", || held(&other) == [("here".to_owned(), false)]);
-    assert_eq!(held(&one), Vec::new(), "the other one is ended at this instance alone");
+    assert_eq!(ended(&one), ["here"], "the other one is ended at this instance alone");
     assert_eq!(passed(&other, "user", "ann", 1).await, 1);
 }
 
@@ -1171,7 +1178,7 @@ fn the_command_changes_each_instance_and_says_which_took_it() {
     assert!(code == Some(1) && said.contains("add --all-instances"), "{said}");
     let everywhere = [&block[..], &["--all-instances"]].concat();
     let (code, said) = run(&everywhere, &[both[0], &nobody]);
-    assert!(code == Some(1) && said.contains("1 of 2 instances did not take it"), "{said}");
+    assert!(code == Some(1) && said.contains("1 of 2 instances failed: repeat the command with --id flood"), "{said}");
     assert!(said.contains(&format!("{nobody}:\n  failed: ")), "{said}");
     let (code, said) = run(&everywhere, &both);
     let alone = said.matches("it holds at instance").count();
@@ -1195,4 +1202,107 @@ fn the_command_changes_each_instance_and_says_which_took_it() {
     let (code, said) = run(&["adjust", "end", "flood", "--why", "over", "--who", "ann", "--all-instances"], &both);
     assert!(code == Some(0) && said.matches("ended flood").count() == 2, "{said}");
     assert_eq!([held(&one), held(&other)], [Vec::new(), Vec::new()]);
+}
+
+#[tokio::test]
+async fn what_is_ended_and_begun_again_meanwhile_holds_and_is_published() {
+    let mut redis = Redis::start();
+    let [one, other] = two(&redis);
+    redis.kill();
+    let flood = |lasts: &str| {
+        json!({
+            "id": "flood", "effect": "block", "domain": "shop", "rule": "user", "who": "ann", "why": "x", "for": lasts,
+        })
+    };
+    let begin_at = |lasts: &str| send(&one, "POST", "/adjustments?fleet=true", TOKEN, &flood(lasts)).0;
+    let end = || send(&one, "DELETE", "/adjustments/flood?who=ann&why=over", TOKEN, &Value::Null);
+    // A short one is over before Redis is back.
+    assert_eq!(begin_at("1s"), 201);
+    wait_until("it is over", || held(&one).is_empty());
+    assert_eq!(begin_at("1h"), 201);
+    assert_eq!(passed(&one, "user", "ann", 1).await, 0, "the same id holds again");
+    let (status, ended) = end();
+    assert!(status == 200 && ended["only_here"]["ended"] == true, "{ended}");
+    assert_eq!(passed(&one, "user", "ann", 1).await, 1);
+    assert_eq!((begin_at("1h"), begin_at("1h"), begin_at("2h")), (201, 201, 409));
+    redis.restart();
+    wait_until("the new one is published", || held(&other) == [("flood".to_owned(), false)]);
+    wait_until("and no longer only here", || held(&one) == [("flood".to_owned(), false)]);
+    // Its old end, of an earlier one, ends it nowhere.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert_eq!([held(&one), held(&other)], [(); 2].map(|()| vec![("flood".to_owned(), false)]));
+    assert_eq!((passed(&one, "user", "ann", 1).await, passed(&other, "user", "ann", 1).await), (0, 0));
+}
+
+#[tokio::test]
+async fn an_end_reaches_the_same_adjustment_that_another_instance_publishes_later() {
+    let mut redis = Redis::start();
+    let [one, other] = two(&redis);
+    redis.kill();
+    let flood = json!({
+        "id": "flood", "effect": "block", "domain": "shop", "rule": "user", "who": "ann", "why": "x", "for": "1h",
+    });
+    for tollgate in [&one, &other] {
+        assert_eq!(send(tollgate, "POST", "/adjustments?fleet=true", TOKEN, &flood).0, 201);
+    }
+    assert_eq!(send(&one, "DELETE", "/adjustments/flood?who=ann&why=over", TOKEN, &Value::Null).0, 200);
+    assert_eq!((held(&one).len(), held(&other).len()), (0, 1));
+    redis.restart();
+    wait_until("it is ended at the other, too", || held(&other).is_empty());
+    assert_eq!((passed(&one, "user", "ann", 1).await, passed(&other, "user", "ann", 1).await), (1, 1));
+}
+
+#[tokio::test]
+async fn two_adjustments_of_one_id_both_hold_and_end_by_themselves() {
+    let mut redis = Redis::start();
+    let [one, other] = two(&redis);
+    redis.kill();
+    for (tollgate, rule) in [(&one, "user"), (&other, "exact")] {
+        let block = json!({"id": "flood", "effect": "block", "domain": "shop", "rule": rule, "who": "ann", "why": "x",
+            "for": "1h"});
+        assert_eq!(send(tollgate, "POST", "/adjustments?fleet=true", TOKEN, &block).0, 201);
+    }
+    redis.restart();
+    let is_settled = |tollgate: &Tollgate| {
+        let (_, list) = send(tollgate, "GET", "/adjustments", TOKEN, &Value::Null);
+        let list = list.as_array().unwrap();
+        list.len() == 2 && list.iter().any(|one| one["only_here"]["stays"].is_string())
+    };
+    wait_until("one is published, and the other stays", || is_settled(&one) || is_settled(&other));
+    let (kept, published) = if is_settled(&one) { (&one, &other) } else { (&other, &one) };
+    assert_eq!(send(kept, "DELETE", "/adjustments/flood?who=ann&why=over", TOKEN, &Value::Null).0, 200);
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert_eq!((held(kept), held(published)), (vec![("flood".to_owned(), false)], vec![("flood".to_owned(), false)]));
+}
+
+#[test]
+fn the_command_ends_an_adjustment_of_all_instances_though_only_one_has_to() {
+    let redis = Redis::start();
+    let [one, other] = two(&redis);
+    assert_eq!(begin(&one, json!({"id": "all", "effect": "block", "domain": "shop", "rule": "user"})).0, 201);
+    wait_until("both know it", || held(&other).len() == 1);
+    let addresses = [&one, &other].map(|tollgate| format!("127.0.0.1:{}", tollgate.http_port));
+    let end = |id: &str| {
+        let words = [
+            "adjust",
+            "end",
+            id,
+            "--why",
+            "over",
+            "--who",
+            "ann",
+            "--all-instances",
+            "--admin-token",
+            TOKEN,
+            "--address",
+            &addresses[0],
+            "--address",
+            &addresses[1],
+        ];
+        crate::process::run(&words, &[])
+    };
+    let ended = end("all");
+    let said = crate::process::text(&ended.stdout) + &crate::process::text(&ended.stderr);
+    assert!(ended.status.success() && said.matches("ended all").count() == 2, "{said}");
+    assert!(!end("all").status.success(), "none has it");
 }

@@ -11,7 +11,6 @@ use clap::Args;
 
 use crate::command::output::{NOTHING_APPLIES, Output, errln, print};
 use crate::engine::descriptor::Entry;
-use crate::engine::printable::printable_lines;
 use crate::inspect;
 use crate::observe::decision_log::told::Told;
 use crate::observe::redaction::Values;
@@ -64,16 +63,25 @@ pub(crate) struct Why {
     output: Output,
 }
 
-/// What was found in logs.
+/// What was found in all logs.
 #[derive(Default)]
 struct Found {
-    /// The newest lines that match.
-    lines: VecDeque<Told>,
-    /// Number of those that are left out.
+    /// The newest lines that match, in the order of their times.
+    lines: Vec<Told>,
+    /// Number of earlier ones that are left out.
     more: u64,
     /// Number of lines of a decision log.
     read: u64,
     /// Number of lines that are none.
+    unreadable: u64,
+}
+
+/// What was found in one log.
+#[derive(Default)]
+struct Matching {
+    lines: VecDeque<Told>,
+    more: u64,
+    read: u64,
     unreadable: u64,
 }
 
@@ -82,21 +90,22 @@ pub(crate) fn run(why: &Why) -> anyhow::Result<ExitCode> {
     let wanted = why.wanted(&entries);
     let mut found = Found::default();
     for path in &why.log {
+        let mut of_log = Matching::default();
         if path == Path::new(STDIN) {
-            found.read(io::stdin().lock(), why, &wanted).context("standard input cannot be read")?;
-            continue;
+            of_log.read(io::stdin().lock(), why, &wanted).context("standard input cannot be read")?;
+        } else {
+            for path in with_rotated(path) {
+                let cannot = || format!("{} cannot be read", path.display());
+                let file = File::open(&path).with_context(cannot)?;
+                of_log.read(BufReader::new(file), why, &wanted).with_context(cannot)?;
+            }
         }
-        for path in with_rotated(path) {
-            let cannot = || format!("{} cannot be read", path.display());
-            let file = File::open(&path).with_context(cannot)?;
-            found.read(BufReader::new(file), why, &wanted).with_context(cannot)?;
-        }
+        found.add(of_log);
     }
+    found.keep_newest(why.limit);
     if found.read == 0 && found.unreadable > 0 {
         bail!("none of {} lines is one of a decision log: is it the file of DECISION_LOG?", found.unreadable);
     }
-    // The logs of several instances follow each other.
-    found.lines.make_contiguous().sort_by(|one, other| one.time.cmp(&other.time));
     if found.unreadable > 0 {
         errln!("{} lines are not of a decision log, and were skipped", found.unreadable);
     }
@@ -110,10 +119,17 @@ pub(crate) fn run(why: &Why) -> anyhow::Result<ExitCode> {
     print(&match why.output.is_json() {
         true => serde_json::to_string(&found.lines)? + "\n",
         false => {
-            let lines: Vec<String> = found.lines.iter().map(|line| printable_lines(&line.to_string())).collect();
-            lines.join("\n")
+            let is_same_call = |one: &Told, next: &Told| (&one.instance, one.call) == (&next.instance, next.call);
+            found.lines.chunk_by(is_same_call).map(text).collect::<Vec<_>>().join("\n")
         }
     })
+}
+
+/// Returns the lines of a call in words, and what to tell its client.
+fn text(call: &[Told]) -> String {
+    let lines: String = call.iter().map(ToString::to_string).collect();
+    let sentence = Told::decisive(call).map(|line| format!("  to tell the client: {}\n", line.for_client()));
+    lines + &sentence.unwrap_or_default()
 }
 
 /// An entry that lines must have, with its value as it is and as the log may have it.
@@ -162,7 +178,25 @@ impl Why {
 }
 
 impl Found {
-    /// Reads a log.
+    fn add(&mut self, Matching { lines, more, read, unreadable }: Matching) {
+        self.lines.extend(lines);
+        self.more += more;
+        self.read += read;
+        self.unreadable += unreadable;
+    }
+
+    /// Keeps so many lines of all logs.
+    fn keep_newest(&mut self, most: usize) {
+        // Stable, so the lines of a call stay together.
+        self.lines.sort_by(|one, other| (&one.time, &one.instance).cmp(&(&other.time, &other.instance)));
+        let left_out = self.lines.len().saturating_sub(most);
+        self.lines.drain(..left_out);
+        self.more += left_out as u64;
+    }
+}
+
+impl Matching {
+    /// Reads a file of the log.
     fn read(&mut self, log: impl BufRead, why: &Why, wanted: &[Wanted]) -> io::Result<()> {
         for line in log.split(b'\n') {
             let line = line?;

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::admin_port::Administered;
 use crate::command::output::{Output, print};
+use crate::engine::descriptor::counted;
 use crate::engine::printable::printable_lines;
-use crate::evaluate::counted;
 use crate::observe::candidates::Report;
 use crate::survey::Instances;
 

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{anyhow, bail};
+use anyhow::{Context as _, anyhow, bail};
 use clap::Args;
 use futures_util::future::join_all;
 use hyper::Method;
@@ -16,10 +16,11 @@ use tokio::time::timeout;
 
 use super::admin_port::{AdminPort, http_address};
 use crate::command::output::{NOTHING_APPLIES, print};
-use crate::engine::adjustment::{OnlyHere, Shown, Written};
+use crate::engine::adjustment::{Id, OnlyHere, Shown, Written};
+use crate::engine::descriptor::counted;
 use crate::engine::printable::printable;
-use crate::evaluate::counted;
 use crate::observe::what_if::{Preview, Previewable};
+use crate::shared::adjustment::AdjustmentError;
 
 /// Path of adjustments.
 const PATH: &str = "/adjustments";
@@ -76,10 +77,13 @@ impl Instances {
     /// Fails if an address is unknown, or if the only instance that is asked refuses.
     pub(crate) async fn begin(&self, written: &Written, fleet: bool, is_json: bool) -> anyhow::Result<ExitCode> {
         let path = if fleet { format!("{PATH}?fleet=true") } else { PATH.to_owned() };
-        let told = self.ask(&Method::POST, &path, &serde_json::to_string(written)?).await?;
+        let id = written.id.as_deref().unwrap_or_default();
+        let told = self.ask(&Method::POST, &path, &serde_json::to_string(written)?).await;
+        let told = told.with_context(|| format!("no answer about the adjustment with the id {}", printable(id)))?;
         let unmatched = |told: &Told| told.answer.as_ref().is_some_and(|answer| answer["unmatched"].is_string());
         let is_unmatched = told.iter().any(unmatched);
-        let code = self.report(told, is_json, |answer| Ok(format!("{}\n", shown(answer.clone())?)))?;
+        let again = format!("repeat the command with --id {}", printable(id));
+        let code = self.report(told, (is_json, &again), |answer| Ok(format!("{}\n", shown(answer.clone())?)))?;
         Ok(if code == ExitCode::SUCCESS && is_unmatched { ExitCode::from(NOTHING_APPLIES) } else { code })
     }
 
@@ -89,7 +93,8 @@ impl Instances {
     /// As those of [`begin`](Self::begin).
     pub(crate) async fn preview(&self, written: &Written, is_json: bool) -> anyhow::Result<ExitCode> {
         let told = self.ask(&Method::POST, &format!("{PATH}/preview"), &serde_json::to_string(written)?).await?;
-        self.report(told, is_json, |answer| Ok(preview(&serde_json::from_value(answer.clone())?)))
+        let again = "nothing was changed";
+        self.report(told, (is_json, again), |answer| Ok(preview(&serde_json::from_value(answer.clone())?)))
     }
 
     /// Ends an adjustment.
@@ -103,16 +108,17 @@ impl Instances {
         if fleet {
             query.append_pair("fleet", "true");
         }
-        let told = self.ask(&Method::DELETE, &format!("{PATH}/{id}?{}", query.finish()), "").await?;
-        self.report(told, is_json, |answer| {
+        let mut told = self.ask(&Method::DELETE, &format!("{PATH}/{id}?{}", query.finish()), "").await?;
+        // Once one instance has ended it for all, the others do not know it any more.
+        if told.iter().any(|told| told.answer.is_some()) {
+            let gone = Id::parse(id).map(|id| AdjustmentError::Unknown(id).to_string());
+            for one in told.iter_mut().filter(|told| told.error.is_some() && told.error == gone) {
+                (one.answer, one.error) = (Some(json!({ "ended": id })), None);
+            }
+        }
+        self.report(told, (is_json, "repeat the command"), |answer| {
             let here = serde_json::from_value::<Option<OnlyHere>>(answer["only_here"].clone())?;
-            Ok(match here {
-                Some(OnlyHere { instance, fleet: true, .. }) => {
-                    format!("ended {id} at instance {}; the store is told when it is back\n", printable(&instance))
-                }
-                Some(OnlyHere { instance, .. }) => format!("ended {id} at instance {} alone\n", printable(&instance)),
-                None => format!("ended {id}\n"),
-            })
+            Ok(here.map_or(format!("ended {id}\n"), |here| format!("ended {id}\n  {here}\n")))
         })
     }
 
@@ -164,7 +170,7 @@ impl Instances {
     fn report(
         &self,
         told: Vec<Told>,
-        is_json: bool,
+        (is_json, again): (bool, &str),
         text: impl Fn(&Value) -> anyhow::Result<String>,
     ) -> anyhow::Result<ExitCode> {
         let failed = told.iter().filter(|told| told.error.is_some()).count();
@@ -175,7 +181,7 @@ impl Instances {
             (_, false) => by_instance(&told, text)?,
         })?;
         if failed > 0 && !is_json {
-            bail!("{failed} of {} instances did not take it: repeat the command with the same --id", told.len());
+            bail!("{failed} of {} instances failed: {again}", told.len());
         }
         Ok(if failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
@@ -230,6 +236,11 @@ pub(crate) fn by_instance(told: &[Told], text: impl Fn(&Value) -> anyhow::Result
 }
 
 impl Told {
+    /// Returns whether the instance answered, and did not refuse.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.error.is_none()
+    }
+
     /// Returns the list that the instance answered.
     ///
     /// # Errors

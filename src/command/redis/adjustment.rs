@@ -9,7 +9,7 @@ use clap::{ArgGroup, Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::place::Place;
-use crate::command::live::instances::{Instances, by_instance, shown};
+use crate::command::live::instances::{Instances, Told, by_instance, shown};
 use crate::command::output::{Format, NOTHING_APPLIES, Output, RowsOutput, csv, print};
 use crate::engine::adjustment::{Id, InForce, Shown, Written};
 use crate::engine::rules::Budget;
@@ -31,7 +31,7 @@ use crate::telemetry::{self, LogFormat, LogLevels, Logs};
 pub(super) const ROLE: &str = "command";
 
 /// Fields of an adjustment in CSV.
-const FIELDS: [&str; 13] = [
+const FIELDS: [&str; 14] = [
     "id",
     "effect",
     "share",
@@ -45,6 +45,7 @@ const FIELDS: [&str; 13] = [
     "who",
     "why",
     "unmatched",
+    "only_here",
 ];
 
 /// Scale limits for a while: 10% lets a tenth pass.
@@ -272,16 +273,25 @@ async fn list_of(instances: &Instances, format: Format) -> anyhow::Result<ExitCo
     match (&*told, format) {
         ([one], _) if !instances.all() => print(&written(&one.adjustments()?, format)?),
         (_, Format::Csv) => bail!("--all-instances has no CSV: use --format json"),
-        (_, Format::Json) => print(&(serde_json::to_string(&told)? + "\n")),
+        (_, Format::Json) => {
+            print(&(serde_json::to_string(&told)? + "\n"))?;
+            Ok(listed(&told))
+        }
         (_, Format::Text) => {
             let text = |list: &Value| {
                 let list: Vec<Shown> =
                     list.as_array().into_iter().flatten().cloned().map(shown).collect::<anyhow::Result<_>>()?;
                 written(&list, Format::Text)
             };
-            print(&by_instance(&told, text)?)
+            print(&by_instance(&told, text)?)?;
+            Ok(listed(&told))
         }
     }
+}
+
+/// Fails the command if an instance did not list its adjustments.
+fn listed(told: &[Told]) -> ExitCode {
+    if told.iter().all(Told::is_answered) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Returns the adjustments that instances with this Redis have in force. Returns none if Redis does not answer; reading

@@ -248,8 +248,14 @@ pub struct Shown {
 pub struct OnlyHere {
     /// ID of the instance. The adjustment ends with its process.
     pub instance: String,
-    /// Whether it is published to all instances when the store is back.
+    /// Whether it, or its end, is published to all instances when the store is back.
     pub fleet: bool,
+    /// Whether it may hold at all instances: the store did not answer in time.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub uncertain: bool,
+    /// Whether it is ended here, while the others have it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ended: bool,
     /// Why it was not published, although the store is back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stays: Option<String>,
@@ -257,8 +263,16 @@ pub struct OnlyHere {
 
 impl fmt::Display for OnlyHere {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let OnlyHere { instance, fleet, stays } = self;
-        write!(f, "it holds at instance {} alone, until that restarts: ", printable(instance))?;
+        let OnlyHere { instance, fleet, uncertain, ended, stays } = self;
+        let instance = printable(instance);
+        match (ended, uncertain) {
+            (true, _) if *fleet => {
+                return write!(f, "it is ended at instance {instance}; the store is told when it is back");
+            }
+            (true, _) => return write!(f, "it is ended at instance {instance} alone, until that restarts"),
+            (false, true) => write!(f, "it holds at instance {instance}, and maybe at all: ")?,
+            (false, false) => write!(f, "it holds at instance {instance} alone, until that restarts: ")?,
+        }
         match (stays, fleet) {
             (Some(why), _) => write!(f, "it is not published, because {}", printable(why)),
             (None, true) => f.write_str("it is published to all when the store is back"),

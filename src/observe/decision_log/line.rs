@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::engine::adjustment::{Adjustment, Content};
 use crate::engine::algorithm::Limit;
 use crate::engine::asked::{Asked, Source};
-use crate::engine::decision::{Answer, DecidedBy, Decision, Limited};
+use crate::engine::decision::{Answer, DecidedBy, Decision, Limited, Never};
 use crate::engine::descriptor::{Descriptor, Request, Role};
 use crate::engine::rules::Allowance;
 use crate::observe::redaction::Values;
@@ -44,6 +44,9 @@ pub(super) struct Line<'a> {
     retry_after_ms: Option<u64>,
     outcome: Outcome,
     reason: &'static str,
+    /// Whether the limit never lets such a request pass.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    never: bool,
     /// What operators have changed about the limit.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     adjustments: Vec<Adjusted<'a>>,
@@ -143,6 +146,7 @@ impl<'a> OfCall<'a> {
             retry_after_ms: None,
             outcome: Outcome::Denied,
             reason: "",
+            never: false,
             adjustments: Vec::new(),
             suppressed: 0,
             sampled: false,
@@ -165,6 +169,7 @@ impl<'a> Context<'a, '_> {
             retry_after_ms: limited.known_retry_after_ms().filter(|_| limited.over()),
             outcome: self.outcome(limited),
             reason: reason(limited),
+            never: matches!(limited.never(), Some(Never::LetsNothingPass | Never::TooMany)),
             adjustments: adjustments(&limited.asked),
             sampled: sample_share.is_some(),
             sample_share,

@@ -208,7 +208,9 @@ impl DecisionLog {
             kind => (!self.budget.admits(kind, time)).then_some(Fate::Rate),
         };
         if let Some(fate) = fate {
-            limit.suppressed.fetch_add(1, Ordering::Relaxed);
+            if kind == Kind::Denial {
+                limit.suppressed.fetch_add(1, Ordering::Relaxed);
+            }
             return (self.on_line)(fate);
         }
         let Some(mut line) = line() else { return };

@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::clock::timestamp;
-use crate::engine::descriptor::per;
-use crate::evaluate::counted;
+use crate::engine::descriptor::{counted, per};
+use crate::engine::printable::printable;
 
 /// A line of the log. Fields that another version has and this one does not know are left out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -40,6 +40,9 @@ pub struct Told {
     /// Why.
     #[serde(default)]
     pub reason: String,
+    /// Whether the limit never lets such a request pass.
+    #[serde(default)]
+    pub never: bool,
     /// What operators had changed about the limit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub adjustments: Vec<Adjusted>,
@@ -49,6 +52,9 @@ pub struct Told {
     /// The instance that decided.
     #[serde(default)]
     pub instance: String,
+    /// Number of the call at its instance. All lines of a call have the same number.
+    #[serde(default)]
+    pub call: u64,
     /// The caller's ID for the request.
     #[serde(default)]
     pub request_id: Option<String>,
@@ -102,31 +108,39 @@ impl Told {
         matches!(&*self.outcome, "denied" | "failed")
     }
 
-    /// Returns the sentence for the client; `None` if the request was not refused.
-    pub fn for_client(&self) -> Option<String> {
-        if !self.is_refused() {
-            return None;
-        }
+    /// Returns the line of a call by which its client is told: of those that refused it, the one that does so for
+    /// longest. `None` if none refused it.
+    pub fn decisive(call: &[Told]) -> Option<&Told> {
+        let refused = call.iter().filter(|line| line.is_refused());
+        // A time that is not known may be any.
+        refused.max_by_key(|line| (line.never, line.retry_after_ms.is_none(), line.retry_after_ms))
+    }
+
+    /// Returns the sentence for the client of a request that this line refused.
+    pub fn for_client(&self) -> String {
         let whose = self.entries();
-        Some(match (&*self.reason, &self.limit, self.returns()) {
+        match (&*self.reason, &self.limit, self.returns()) {
             ("banned", _, Some(returns)) => {
                 format!("Requests with {whose} were denied too often, and are blocked until {returns} UTC.")
             }
             ("banned", _, None) => format!("Requests with {whose} were denied too often, and are blocked."),
-            ("over", Some(limit), Some(returns)) => format!(
-                "Requests with {whose} have used all of {limit}. Please send the next one after {returns} UTC, and at \
-                 most {limit} from then on."
-            ),
-            ("over", Some(limit), None) => format!(
+            ("over" | "known_denial" | "failure_mode_local", Some(limit), _) if self.never => format!(
                 "A request with {whose} asked for {} at once, more than {limit} ever allow. Please ask for less.",
                 self.hits
             ),
+            ("over" | "known_denial" | "failure_mode_local", Some(limit), Some(returns)) => format!(
+                "Requests with {whose} have used all of {limit}. Please send the next one after {returns} UTC, and at \
+                 most {limit} from then on."
+            ),
+            ("over" | "known_denial" | "failure_mode_local", Some(limit), None) => {
+                format!("Requests with {whose} have used all of {limit}. Please send the next one later.")
+            }
             ("adjustment", ..) => format!("Requests with {whose} are blocked by an operator."),
             ("unknown_domain" | "unknown_descriptor" | "missing_entry", ..) => {
                 format!("Requests with {whose} are not permitted here.")
             }
             _ => format!("A request with {whose} could not be decided, because of a fault of ours. Please try again."),
-        })
+        }
     }
 
     /// Returns when the same request would have passed, in UTC; `None` if never, or if it is unknown.
@@ -142,7 +156,9 @@ impl Told {
     }
 
     fn entries(&self) -> String {
-        let pair = |Pair { key, value }: &Pair| format!("{key}={}", value.as_deref().unwrap_or("(hidden)"));
+        let pair = |Pair { key, value }: &Pair| {
+            format!("{}={}", printable(key), value.as_deref().map_or("(hidden)".to_owned(), printable))
+        };
         self.descriptor.iter().map(pair).collect::<Vec<_>>().join(" ")
     }
 
@@ -166,12 +182,12 @@ impl Told {
             "missing_entry" => "it lacks an entry that the domain expects".to_owned(),
             "unknown_domain" => "no rules know the domain, and UNKNOWN_DOMAIN denies such requests".to_owned(),
             "unknown_descriptor" => "no rule matches, and UNKNOWN_DESCRIPTOR denies such requests".to_owned(),
-            other => other.to_owned(),
+            other => printable(other),
         }
     }
 }
 
-/// Formats the line, its causes, and the sentence for the client.
+/// Formats the line and its causes, for a terminal: see [`printable`].
 impl Display for Told {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let outcome = match &*self.outcome {
@@ -180,29 +196,30 @@ impl Display for Told {
             "shadow_denied" => "passed; would be denied, but for the rule's shadow mode",
             "global_shadow_denied" => "passed; would be denied, but for SHADOW_MODE",
             "allowed" => "passed",
-            other => other,
+            _ => "with an outcome that this version does not know",
         };
-        writeln!(f, "{}  {}: {}  {outcome}", self.time, self.domain, self.entries())?;
+        writeln!(f, "{}  {}: {}  {outcome}", printable(&self.time), printable(&self.domain), self.entries())?;
         match (&self.rule, &self.limit) {
             (Some(rule), Some(limit)) => {
-                writeln!(f, "  {rule}: {limit}, {}: {}", limit.algorithm, self.cause())?;
+                writeln!(f, "  {}: {limit}, {}: {}", printable(rule), printable(&limit.algorithm), self.cause())?;
             }
             _ => writeln!(f, "  {}", self.cause())?,
         }
         for Adjusted { id, effect, who, why } in &self.adjustments {
+            let [id, effect, who, why] = [id, effect, who, why].map(|text| printable(text));
             writeln!(f, "  adjusted: {effect}, by {who}: {why} ({id})")?;
         }
-        match (self.is_refused(), self.returns(), &*self.reason) {
-            (true, Some(returns), _) => writeln!(f, "  the same request would have passed from {returns} UTC on")?,
-            (true, None, "over") => writeln!(f, "  the same request would never pass")?,
-            _ => {}
+        match self.returns() {
+            _ if !self.is_refused() => {}
+            _ if self.never => writeln!(f, "  the same request would never pass")?,
+            Some(returns) => writeln!(f, "  the same request would have passed from {returns} UTC on")?,
+            None => {}
         }
         if self.suppressed > 0 {
             writeln!(f, "  {} of this limit before it have no line", counted(self.suppressed, "denial"))?;
         }
-        let id = self.request_id.as_ref().map(|id| format!(", request {id}")).unwrap_or_default();
-        writeln!(f, "  instance {}{id}", self.instance)?;
-        self.for_client().map_or(Ok(()), |sentence| writeln!(f, "  to tell the client: {sentence}"))
+        let id = self.request_id.as_ref().map(|id| format!(", request {}", printable(id))).unwrap_or_default();
+        writeln!(f, "  instance {}{id}", printable(&self.instance))
     }
 }
 
@@ -236,34 +253,47 @@ mod tests {
             "2026-11-23T14:03:07.512Z  shop: user=ann  DENIED\n\
              \x20 per-user: 5 per minute, sliding_window: it asked for 1 hit, 0 left\n\
              \x20 the same request would have passed from 14:03:53 UTC on\n\
-             \x20 instance i-1\n\
-             \x20 to tell the client: Requests with user=ann have used all of 5 per minute. Please send the next one \
-             after 14:03:53 UTC, and at most 5 per minute from then on.\n"
+             \x20 instance i-1\n"
+        );
+        assert_eq!(
+            over.for_client(),
+            "Requests with user=ann have used all of 5 per minute. Please send the next one after 14:03:53 UTC, and at \
+             most 5 per minute from then on."
         );
         let exact = told(r#""retry_after_ms":488,"outcome":"denied","reason":"over""#);
         assert_eq!(exact.returns().as_deref(), Some("14:03:08"), "a whole second is not rounded");
         let tomorrow = told(r#""retry_after_ms":86400000,"outcome":"denied","reason":"banned""#);
         assert_eq!(tomorrow.returns().as_deref(), Some("2026-11-24 14:03:08"));
         assert!(tomorrow.to_string().contains("banned by a penalty after earlier denials"), "{tomorrow}");
-        let never = told(r#""retry_after_ms":null,"outcome":"denied","reason":"over""#);
+        let never = told(r#""retry_after_ms":null,"outcome":"denied","reason":"over","never":true"#);
         assert!(
-            never.to_string().contains("would never pass") && never.to_string().contains("ask for less"),
+            never.to_string().contains("would never pass") && never.for_client().contains("ask for less"),
             "{never}"
         );
     }
 
     #[test]
-    fn every_reason_is_in_words_and_only_who_was_refused_has_a_sentence() {
+    fn every_reason_is_in_words_and_says_to_the_client_what_it_means() {
         let names = DecidedBy::ALL.map(DecidedBy::name).into_iter().filter(|name| *name != "store");
         let others = ["within", "over", "banned"].into_iter().chain(FailedBy::ALL.map(FailedBy::name));
         for reason in names.chain(others) {
             let denied = told(&format!(r#""retry_after_ms":1000,"outcome":"denied","reason":"{reason}""#));
-            let has_words = denied.cause() != reason;
-            assert!(has_words && denied.for_client().is_some_and(|said| said.contains("user=ann")), "{reason}");
+            assert_ne!(denied.cause(), reason, "it is in words");
+            let is_ours = denied.for_client().contains("a fault of ours");
+            let is_used_up = denied.for_client().contains("14:03:09 UTC");
+            match reason {
+                "over" | "banned" | "known_denial" | "failure_mode_local" => {
+                    assert!(is_used_up && !is_ours, "{reason}")
+                }
+                "adjustment" | "unknown_domain" | "unknown_descriptor" | "missing_entry" => {
+                    assert!(!is_used_up && !is_ours, "{reason}");
+                }
+                _ => assert!(is_ours, "{reason}"),
+            }
         }
         for outcome in ["allowed", "shadow_denied", "global_shadow_denied"] {
             let passed = told(&format!(r#""retry_after_ms":1000,"outcome":"{outcome}","reason":"over""#));
-            assert!(passed.for_client().is_none() && passed.to_string().contains("  passed"), "{passed}");
+            assert!(!passed.is_refused() && passed.to_string().contains("  passed"), "{passed}");
         }
     }
 
@@ -276,6 +306,6 @@ mod tests {
         let text = adjusted.to_string();
         assert!(text.contains("\n  adjusted: block, by bob: a flood (flood)\n"), "{text}");
         assert!(text.contains("\n  12 denials of this limit before it have no line\n"), "{text}");
-        assert!(!text.contains("never pass") && text.contains("blocked by an operator"), "{text}");
+        assert!(!text.contains("never pass") && adjusted.for_client().contains("blocked by an operator"), "{text}");
     }
 }

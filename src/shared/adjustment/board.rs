@@ -31,6 +31,13 @@ pub enum Command<'c> {
     Sweep,
 }
 
+impl Command<'_> {
+    /// Returns whether it is one that every instance repeats, to read the adjustments.
+    pub const fn reads(&self) -> bool {
+        matches!(self, Command::Read | Command::Sweep)
+    }
+}
+
 /// An adjustment that one instance has held while the store was away.
 #[derive(Clone, Copy, Debug)]
 pub struct Offer<'c> {

@@ -272,17 +272,11 @@ impl<S: Store> Adjustments<S> {
     /// If the adjustment is invalid or would change nothing, or, for a command, if the store does not answer.
     pub async fn begin(&self, written: &Written, role: &str, fleet: bool) -> Result<Shown, AdjustmentError> {
         let proposal = written.proposal(fresh_id)?;
-        let snapshot = self.limiter.snapshot();
-        if !snapshot.is_in_force() {
-            return Err(AdjustmentError::NoRules);
+        let (rules, content) = (self.rules()?, proposal.content.clone());
+        let note = off_thread(move || note_of(&rules, &content)).await?;
+        if let Some(shown) = self.repeated_here(&proposal, fleet) {
+            return Ok(shown);
         }
-        let (rules, content) = (Arc::clone(&snapshot.rules), proposal.content.clone());
-        let mismatch = off_thread(move || unmatched(&rules, &[&content]).remove(&0)).await;
-        let note = match mismatch {
-            Some(Mismatch { reason, may_begin: false }) => return Err(AdjustmentError::Unmatched(reason)),
-            Some(Mismatch { reason, may_begin: true }) => Some(reason),
-            None => None,
-        };
         let unavailable = |cause| AdjustmentError::unavailable(&proposal.id, cause);
         let reply = match (self.ask(Command::Begin(&proposal, &self.note(role))).await, &self.instance) {
             (Ok(reply), _) => reply,
@@ -295,6 +289,7 @@ impl<S: Store> Adjustments<S> {
             _ => {}
         }
         let Proposal { id, content: Content { target, effect, who, why }, .. } = &proposal;
+        self.begun_again(id);
         let (target, is_new) = (target.without_values(), reply.outcome == Outcome::Done);
         tracing::warn!(%id, %effect, target, who, why, role, is_new, "an operator has created an adjustment");
         let begun = reply.adjustments.iter().find(|one| one.id == *id);
@@ -315,23 +310,35 @@ impl<S: Store> Adjustments<S> {
             ..written.clone()
         };
         let Proposal { id, content, lasts } = written.proposal(fresh_id)?;
-        let snapshot = self.limiter.snapshot();
-        if !snapshot.is_in_force() {
-            return Err(AdjustmentError::NoRules);
-        }
-        let (rules, before) = (Arc::clone(&snapshot.rules), snapshot.shared_adjustments());
+        let (rules, before) = (self.rules()?, self.limiter.snapshot().shared_adjustments());
         off_thread(move || {
-            let note = match unmatched(&rules, &[&content]).remove(&0) {
-                Some(Mismatch { reason, may_begin: false }) => return Err(AdjustmentError::Unmatched(reason)),
-                Some(Mismatch { reason, may_begin: true }) => Some(reason),
-                None => None,
-            };
+            let note = note_of(&rules, &content)?;
             let until_ms = u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX);
             let adjustment = Adjustment { id: id.clone(), content, since_ms: 0, until_ms };
             let after = before.as_deref().unwrap_or(&InForce::default()).with(adjustment);
             Ok(Previewed { id, rules, before, after, note })
         })
         .await
+    }
+
+    fn rules(&self) -> Result<Arc<Rules>, AdjustmentError> {
+        let snapshot = self.limiter.snapshot();
+        snapshot.is_in_force().then(|| Arc::clone(&snapshot.rules)).ok_or(AdjustmentError::NoRules)
+    }
+
+    /// Returns the same adjustment, if it holds at this instance alone. It may be meant for the fleet from now on, and
+    /// the next read offers it.
+    fn repeated_here(&self, proposal: &Proposal, fleet: bool) -> Option<Shown> {
+        repeated(&mut self.held.lock(), self.instance.as_deref()?, proposal, fleet)
+    }
+
+    fn begun_again(&self, id: &Id) {
+        let mut held = self.held.lock();
+        let ends = held.own.ended.len();
+        held.own.begun_again(id);
+        if held.own.ended.len() != ends {
+            self.put_in_force(&held);
+        }
     }
 
     /// Holds an adjustment at this instance, because the store does not answer.
@@ -344,29 +351,35 @@ impl<S: Store> Adjustments<S> {
     ) -> Result<Shown, AdjustmentError> {
         let (now, now_ms) = (Instant::now(), SystemClock.now());
         let mut held = self.held.lock();
-        let known = held.own.begun.iter().find(|own| own.proposal.id == proposal.id);
-        let is_taken = match known {
-            Some(own) => own.proposal != proposal,
-            None => held.list.iter().any(|entry| entry.adjustment.id == proposal.id && !entry.has_ended),
-        };
+        // Another request may have begun it meanwhile.
+        if let Some(shown) = repeated(&mut held, instance, &proposal, fleet) {
+            return Ok(shown);
+        }
+        let has_id = |entry: &Entry| entry.adjustment.id == proposal.id && !entry.has_ended;
+        let is_taken = held.own.begun.iter().any(|own| own.proposal.id == proposal.id)
+            || held.list.iter().any(|entry| has_id(entry) && !held.own.ended.iter().any(|ended| ended.ends(entry)));
         if is_taken {
             return Err(AdjustmentError::Taken(proposal.id));
         }
-        let own = match known.cloned() {
-            Some(own) => own,
-            None if held.list.len() + held.own.begun.len() >= MOST => return Err(AdjustmentError::Full),
-            None => {
-                let Proposal { id, content, lasts } = proposal.clone();
-                let until_ms = now_ms + u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX);
-                let adjustment = Arc::new(Adjustment { id, content, since_ms: now_ms, until_ms });
-                let own =
-                    Begun { proposal, adjustment, since: now, note: self.note(role), unmatched, fleet, stays: None };
-                self.record_own(Action::Began, &own, Note::default());
-                held.own.begun.push(own.clone());
-                self.put_in_force(&held);
-                own
-            }
+        if held.list.len() + held.own.begun.len() >= MOST {
+            return Err(AdjustmentError::Full);
+        }
+        let Proposal { id, content, lasts } = proposal.clone();
+        let until_ms = now_ms + u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX);
+        let own = Begun {
+            adjustment: Arc::new(Adjustment { id, content, since_ms: now_ms, until_ms }),
+            since: now,
+            note: self.note(role),
+            unmatched,
+            fleet,
+            uncertain: !matches!(cause, StoreError::Down(_)),
+            stays: None,
+            proposal,
         };
+        self.record_own(Action::Began, &own.adjustment, &own.note);
+        held.own.begun_again(&own.proposal.id);
+        held.own.begun.push(own.clone());
+        self.put_in_force(&held);
         drop(held);
         self.changed.notify_one();
         let Proposal { id, content: Content { target, effect, who, why }, .. } = &own.proposal;
@@ -379,28 +392,26 @@ impl<S: Store> Adjustments<S> {
         Ok(Shown { only_here, ..Shown::new(&own.adjustment, own.unmatched) })
     }
 
-    /// Records in the audit trail what happened to an adjustment of this instance alone.
-    fn record_own(&self, action: Action, own: &Begun, by: Note) {
-        let Content { target, effect, who, why } = &own.proposal.content;
+    /// Records in the audit trail what happened to an adjustment at this instance alone.
+    fn record_own(&self, action: Action, Adjustment { id, content, .. }: &Adjustment, by: &Note) {
+        let Content { target, effect, who, why } = content;
         let (domain, entries) = match target {
             Target::Descriptor { domain, entries } => (Some(domain.clone()), entries.clone()),
             _ => (None, Vec::new()),
         };
-        self.audit.record(
-            action,
-            Note {
-                who: by.who.or_else(|| Some(who.clone())),
-                why: by.why.or_else(|| Some(why.clone())),
-                role: by.role.or_else(|| own.note.role.clone()),
-                instance: self.instance.clone(),
-                domain,
-                entries,
-                target: Some(target.without_values()),
-                effect: Some(effect.to_string()),
-                reason: Some(format!("{} at this instance alone: the store was away", own.proposal.id)),
-                ..Note::default()
-            },
-        );
+        let note = Note {
+            who: by.who.clone().or_else(|| Some(who.clone())),
+            why: by.why.clone().or_else(|| Some(why.clone())),
+            role: by.role.clone(),
+            instance: self.instance.clone(),
+            domain,
+            entries,
+            target: Some(target.without_values()),
+            effect: Some(effect.to_string()),
+            reason: Some(format!("{id} at this instance alone: the store was away")),
+            ..Note::default()
+        };
+        self.audit.record(action, note);
     }
 
     /// Ends an adjustment early, immediately on this instance. While the store does not answer, a service ends it here
@@ -413,16 +424,16 @@ impl<S: Store> Adjustments<S> {
         let By { who, why, role } = by;
         check_words(who, why)?;
         let note = Note { who: Some(who.to_owned()), why: Some(why.to_owned()), ..self.note(role) };
-        if self.end_own(id, &note) {
+        if let Some(fleet) = self.end_own(id, &note) {
             tracing::warn!(%id, who, why, role, "an operator has ended an adjustment of this instance alone");
-            return Ok(EndHolds::Everywhere);
+            return Ok(self.ended_here(fleet));
         }
         let holds = match (self.ask(Command::End(id, &note)).await, &self.instance) {
             (Ok(reply), _) if reply.outcome == Outcome::Unknown => return Err(AdjustmentError::Unknown(id.clone())),
             (Ok(_), _) => EndHolds::Everywhere,
-            (Err(cause), Some(instance)) if self.end_here(id, &note, fleet) => {
+            (Err(cause), Some(_)) if self.end_here(id, &note, fleet) => {
                 tracing::warn!(%cause, "the end holds at this instance alone");
-                EndHolds::Here(OnlyHere { instance: instance.clone(), fleet, stays: None })
+                self.ended_here(fleet)
             }
             (Err(cause), _) => return Err(AdjustmentError::unavailable(id, cause)),
         };
@@ -430,26 +441,37 @@ impl<S: Store> Adjustments<S> {
         Ok(holds)
     }
 
-    /// Ends an adjustment of this instance alone. Returns `false` if there is none with this ID.
-    fn end_own(&self, id: &Id, note: &Note) -> bool {
+    fn ended_here(&self, fleet: bool) -> EndHolds {
+        EndHolds::Here(self.only_ended_here(fleet))
+    }
+
+    fn only_ended_here(&self, fleet: bool) -> OnlyHere {
+        let instance = self.instance.clone().unwrap_or_default();
+        OnlyHere { instance, fleet, uncertain: false, ended: true, stays: None }
+    }
+
+    /// Ends an adjustment of this instance alone. Returns whether it was meant for the fleet; `None` if there is none
+    /// with this ID.
+    fn end_own(&self, id: &Id, note: &Note) -> Option<bool> {
         let mut held = self.held.lock();
-        let Some(place) = held.own.begun.iter().position(|own| own.proposal.id == *id) else { return false };
+        let place = held.own.begun.iter().position(|own| own.proposal.id == *id)?;
         let own = held.own.begun.remove(place);
-        self.record_own(Action::Ended, &own, note.clone());
-        // The store may have taken it although its answer was lost.
-        held.own.ended.push(Ended { id: id.clone(), note: note.clone(), fleet: true });
+        self.record_own(Action::Ended, &own.adjustment, note);
+        // The store may have it although its answer was lost, or get it from another instance that was asked, too.
+        let (until, fleet) = (own.ends(), own.fleet || own.uncertain);
+        let (adjustment, note) = (own.adjustment, note.clone());
+        held.own.note_end(Ended { adjustment, at: Instant::now(), until, note, fleet });
         self.put_in_force(&held);
-        true
+        Some(fleet)
     }
 
     /// Ends an adjustment of the store at this instance alone. Returns `false` if none has this ID.
     fn end_here(&self, id: &Id, note: &Note, fleet: bool) -> bool {
         let mut held = self.held.lock();
-        if !held.list.iter().any(|entry| entry.adjustment.id == *id && !entry.has_ended) {
-            return false;
-        }
-        held.own.ended.retain(|ended| ended.id != *id);
-        held.own.ended.push(Ended { id: id.clone(), note: note.clone(), fleet });
+        let known = held.list.iter().find(|entry| entry.adjustment.id == *id && !entry.has_ended);
+        let Some(Entry { adjustment, ends, .. }) = known.cloned() else { return false };
+        self.record_own(Action::Ended, &adjustment, note);
+        held.own.note_end(Ended { adjustment, at: Instant::now(), until: ends, note: note.clone(), fleet });
         self.put_in_force(&held);
         true
     }
@@ -459,7 +481,9 @@ impl<S: Store> Adjustments<S> {
         for _ in 0..MOST {
             let Some((own, seen)) = self.next_offer() else { break };
             let id = &own.proposal.id;
-            let reason = format!("published by this instance, where it has held for {:?} already", own.since.elapsed());
+            let held = Duration::from_secs(own.since.elapsed().as_secs());
+            let held = humantime::format_duration(held);
+            let reason = format!("published by this instance, where it has held for {held} already");
             let note = Note { reason: Some(reason), ..own.note.clone() };
             let offer = Offer { proposal: &own.proposal, note: &note, held: own.since.elapsed(), seen };
             let Ok(reply) = self.ask(Command::Offer(offer)).await else { return };
@@ -472,8 +496,8 @@ impl<S: Store> Adjustments<S> {
                 _ => {}
             }
         }
-        for Ended { id, note, .. } in self.late_ends() {
-            if self.ask(Command::End(&id, &note)).await.is_err() {
+        for Ended { adjustment, note, .. } in self.late_ends() {
+            if self.ask(Command::End(&adjustment.id, &note)).await.is_err() {
                 return;
             }
         }
@@ -486,9 +510,9 @@ impl<S: Store> Adjustments<S> {
             return None;
         }
         let Held { own, list, version, .. } = &mut *held;
-        let mut next = None;
+        let (mut next, mut has_changed) = (None, false);
         own.begun.retain_mut(|own| {
-            if own.stays.is_some() || !own.fleet && !list.iter().any(|entry| entry.adjustment.id == own.proposal.id) {
+            if !own.is_in(list) && (own.stays.is_some() || !own.fleet) {
                 return true;
             }
             let id = &own.proposal.id;
@@ -497,6 +521,7 @@ impl<S: Store> Adjustments<S> {
                 Next::Offer => {}
                 Next::Published => {
                     tracing::warn!(%id, "an adjustment of this instance is published to all");
+                    has_changed = true;
                     return false;
                 }
                 Next::Stays(why) => {
@@ -507,7 +532,9 @@ impl<S: Store> Adjustments<S> {
             true
         });
         let version = *version;
-        self.put_in_force(&held);
+        if has_changed {
+            self.put_in_force(&held);
+        }
         Some((next?, version))
     }
 
@@ -518,12 +545,11 @@ impl<S: Store> Adjustments<S> {
         own.into_iter().for_each(|own| own.stays = Some(why.clone()));
     }
 
-    /// Returns the ends that the store is told now. Forgets those of adjustments that it no longer has.
+    /// Returns the ends that the store is told now.
     fn late_ends(&self) -> Vec<Ended> {
-        let mut held = self.held.lock();
-        let Held { own, list, .. } = &mut *held;
-        own.ended.retain(|ended| list.iter().any(|entry| entry.adjustment.id == ended.id));
-        own.ended.iter().filter(|ended| ended.fleet).cloned().collect()
+        let held = self.held.lock();
+        let is_due = |ended: &&Ended| ended.fleet && held.list.iter().any(|entry| ended.ends(entry));
+        held.own.ended.iter().filter(is_due).cloned().collect()
     }
 
     fn note(&self, role: &str) -> Note {
@@ -536,15 +562,15 @@ impl<S: Store> Adjustments<S> {
         held.own.begun.len() + held.in_force().count()
     }
 
-    /// Returns the number of those that hold at this instance alone.
-    pub fn count_own(&self) -> usize {
-        self.held.lock().own.begun.len()
-    }
-
-    /// Returns the adjustments in force, the oldest first.
+    /// Returns the adjustments in force, the oldest first: of the store, with those that are ended at this instance
+    /// alone, and of this instance alone.
     pub fn list(&self) -> Vec<Shown> {
         let held = self.held.lock();
-        let of_store = held.in_force().map(|entry| Shown::new(&entry.adjustment, entry.unmatched.clone()));
+        let of_store = held.list.iter().filter(|entry| !entry.has_ended).map(|entry| {
+            let ended = held.own.ended.iter().find(|ended| ended.ends(entry));
+            let only_here = ended.map(|ended| self.only_ended_here(ended.fleet));
+            Shown { only_here, ..Shown::new(&entry.adjustment, entry.unmatched.clone()) }
+        });
         let own = held.own.begun.iter().map(|own| {
             let only_here = self.instance.as_deref().map(|instance| own.shown(instance));
             Shown { only_here, ..Shown::new(&own.adjustment, own.unmatched.clone()) }
@@ -557,8 +583,9 @@ impl<S: Store> Adjustments<S> {
         let (known, asked) = (self.held.lock().version, Instant::now());
         let reply = self.store.ask(known, command).await;
         match &reply {
-            Ok(reply) => self.take(reply, asked),
-            Err(error) => self.report_unread(error),
+            Ok(reply) => self.take(reply, asked, command.reads()),
+            Err(error) if command.reads() => self.report_unread(error),
+            Err(error) => tracing::debug!(%error, "the store did not take a change of adjustments"),
         }
         drop(one_at_a_time);
         self.match_rules().await;
@@ -566,9 +593,9 @@ impl<S: Store> Adjustments<S> {
     }
 
     /// Puts the store's reply in force, to a question asked at this time.
-    fn take(&self, reply: &Reply, asked: Instant) {
+    fn take(&self, reply: &Reply, asked: Instant, is_read: bool) {
         let mut held = self.held.lock();
-        if std::mem::take(&mut held.is_unread) && !held.list.is_empty() {
+        if is_read && std::mem::take(&mut held.is_unread) && !held.list.is_empty() {
             tracing::info!("adjustments can be read from the store again");
         }
         if reply.outcome == Outcome::Unchanged {
@@ -618,9 +645,10 @@ impl<S: Store> Adjustments<S> {
             ended.push(Arc::clone(&entry.adjustment));
         }
         for own in held.own.begun.extract_if(.., |own| own.ends() <= now) {
-            self.record_own(Action::Expired, &own, Note::default());
+            self.record_own(Action::Expired, &own.adjustment, &own.note);
             ended.push(own.adjustment);
         }
+        held.own.ended.retain(|ended| ended.until > now);
         tell(&ended, "an adjustment has ended");
         if !ended.is_empty() {
             self.put_in_force(&held);
@@ -631,7 +659,8 @@ impl<S: Store> Adjustments<S> {
 
     fn put_in_force(&self, held: &Held) {
         let in_force = InForce::in_order(held.by_start());
-        self.metrics.set_own_adjustments(held.own.begun.len());
+        let in_list = held.list.iter().filter(|entry| !entry.has_ended).count();
+        self.metrics.set_own_adjustments(held.own.begun.len() + in_list - held.in_force().count());
         self.metrics.set_adjustments(in_force.iter().map(|adjustment| adjustment.content.effect.name()));
         self.limiter.put_adjustments_in_force(in_force);
     }
@@ -700,7 +729,7 @@ impl Held {
 
     /// Returns the adjustments of the store that are in force here.
     fn in_force(&self) -> impl Iterator<Item = &Entry> {
-        let is_ended_here = |entry: &Entry| self.own.ended.iter().any(|ended| ended.id == entry.adjustment.id);
+        let is_ended_here = |entry: &Entry| self.own.ended.iter().any(|ended| ended.ends(entry));
         self.list.iter().filter(move |entry| !entry.has_ended && !is_ended_here(entry))
     }
 
@@ -712,7 +741,7 @@ impl Held {
         // The same order at all instances, whenever each has read them.
         all.sort_by(|(_, a), (_, b)| (a.since_ms, &a.id).cmp(&(b.since_ms, &b.id)));
         // One that the store has taken meanwhile is the store's.
-        let is_own = |own: &&Begun| self.list.iter().all(|entry| entry.adjustment.id != own.proposal.id);
+        let is_own = |own: &&Begun| !own.is_in(&self.list);
         for own in self.own.begun.iter().filter(is_own) {
             let since = Some(own.since);
             let place = all.iter().position(|(began, _)| *began > since).unwrap_or(all.len());
@@ -720,6 +749,16 @@ impl Held {
         }
         all.into_iter().map(|(_, adjustment)| Arc::clone(adjustment)).collect()
     }
+}
+
+/// Returns the same adjustment, if it holds at this instance alone, and notes whether it is meant for the fleet now.
+fn repeated(held: &mut Held, instance: &str, proposal: &Proposal, fleet: bool) -> Option<Shown> {
+    let own = held.own.begun.iter_mut().find(|own| own.proposal == *proposal)?;
+    if fleet && !own.fleet {
+        (own.fleet, own.stays) = (true, None);
+    }
+    let only_here = Some(own.shown(instance));
+    Some(Shown { only_here, ..Shown::new(&own.adjustment, own.unmatched.clone()) })
 }
 
 /// Returns whether both are the same adjustment, even if the store's clock was set back and the duration is counted
@@ -777,6 +816,18 @@ impl Mismatch {
     fn of_rules(reason: &str) -> Mismatch {
         let reason = format!("{reason}: it changes only limits that requests supply");
         Mismatch { reason, may_begin: true }
+    }
+}
+
+/// Returns why an adjustment changes only limits that requests supply, if so.
+///
+/// # Errors
+/// If it would change nothing.
+fn note_of(rules: &Rules, content: &Content) -> Result<Option<String>, AdjustmentError> {
+    match unmatched(rules, &[content]).remove(&0) {
+        Some(Mismatch { reason, may_begin: false }) => Err(AdjustmentError::Unmatched(reason)),
+        Some(Mismatch { reason, may_begin: true }) => Ok(Some(reason)),
+        None => Ok(None),
     }
 }
 

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::Entry;
 use super::audit::Note;
-use crate::engine::adjustment::{Adjustment, Content, Id, OnlyHere, Proposal};
+use crate::engine::adjustment::{Adjustment, Content, Id, MOST, OnlyHere, Proposal};
 
 /// What holds at this instance alone.
 #[derive(Default)]
@@ -34,17 +34,53 @@ pub(super) struct Begun {
     pub(super) unmatched: Option<String>,
     /// Whether it is meant for the fleet.
     pub(super) fleet: bool,
+    /// Whether the store may have it all the same: its answer was lost.
+    pub(super) uncertain: bool,
     /// Why it was not published.
     pub(super) stays: Option<String>,
 }
 
-/// An adjustment of the store that was ended at this instance alone.
+/// An adjustment that was ended at this instance alone: one of the store, or one of this instance, which the store may
+/// have taken although its answer was lost, or may yet take from another instance.
 #[derive(Clone)]
 pub(super) struct Ended {
-    pub(super) id: Id,
+    pub(super) adjustment: Arc<Adjustment>,
+    /// When it was ended. One with the same ID and content that began later is another.
+    pub(super) at: Instant,
+    /// When it would have ended by itself, and this is forgotten.
+    pub(super) until: Instant,
     pub(super) note: Note,
     /// Whether its end is meant for the fleet.
     pub(super) fleet: bool,
+}
+
+impl Ended {
+    /// Returns whether this ends an adjustment of the store.
+    pub(super) fn ends(&self, entry: &Entry) -> bool {
+        is_alike(&self.adjustment, &entry.adjustment) && entry.began() <= Some(self.at)
+    }
+}
+
+impl Own {
+    /// Notes an end. Beyond the most, the oldest is forgotten.
+    pub(super) fn note_end(&mut self, end: Ended) {
+        self.ended.retain(|other| other.adjustment.id != end.adjustment.id);
+        if self.ended.len() >= MOST {
+            self.ended.remove(0);
+        }
+        self.ended.push(end);
+    }
+
+    /// Forgets the end of an adjustment with this ID, because it has begun again.
+    pub(super) fn begun_again(&mut self, id: &Id) {
+        self.ended.retain(|ended| ended.adjustment.id != *id);
+    }
+}
+
+/// Returns whether both have the same ID, content and duration, and so are the same adjustment if they began at the
+/// same time.
+pub(super) fn is_alike(one: &Adjustment, other: &Adjustment) -> bool {
+    one.id == other.id && one.content == other.content && one.lasts() == other.lasts()
 }
 
 /// What to do with an adjustment of this instance, by those of the store.
@@ -64,18 +100,25 @@ impl Begun {
     }
 
     pub(super) fn shown(&self, instance: &str) -> OnlyHere {
-        OnlyHere { instance: instance.to_owned(), fleet: self.fleet, stays: self.stays.clone() }
+        let Begun { fleet, uncertain, stays, .. } = self;
+        let (fleet, uncertain, stays) = (*fleet, *uncertain, stays.clone());
+        OnlyHere { instance: instance.to_owned(), fleet, uncertain, stays, ended: false }
+    }
+
+    /// Returns whether the store has it.
+    pub(super) fn is_in(&self, store: &[Entry]) -> bool {
+        store.iter().any(|entry| !entry.has_ended && is_alike(&self.adjustment, &entry.adjustment))
     }
 
     /// Decides what to do with it, by the adjustments of the store.
     pub(super) fn next(&self, store: &[Entry]) -> Next {
-        let Proposal { id, content, lasts } = &self.proposal;
-        if let Some(Entry { adjustment, .. }) = store.iter().find(|entry| entry.adjustment.id == *id) {
-            // If it is the same, the answer of the store was lost.
-            return match adjustment.content == *content && adjustment.lasts() == *lasts {
-                true => Next::Published,
-                false => Next::Stays(format!("another adjustment has the id {id}")),
-            };
+        let Proposal { id, content, .. } = &self.proposal;
+        // The answer of the store was lost, or another instance has published it.
+        if self.is_in(store) {
+            return Next::Published;
+        }
+        if store.iter().any(|entry| !entry.has_ended && entry.adjustment.id == *id) {
+            return Next::Stays(format!("another adjustment has the id {id}"));
         }
         let changes_the_same =
             |other: &Content| other.target == content.target && other.effect.kind() == content.effect.kind();

@@ -161,10 +161,16 @@ impl Swap {
     }
 
     /// # Errors
-    /// If the rules or the candidates are not below this folder.
+    /// If the rules, the candidates or one of their files, with links resolved, are not below this folder.
     fn must_be_in(&self, within: &Path) -> Result<(), PromoteError> {
         let folder = within.canonicalize().map_err(failed(|| format!("{} cannot be read", within.display())))?;
-        match [&self.rules, &self.candidates].into_iter().find(|path| !path.starts_with(&folder) || **path == folder) {
+        let mut paths = vec![self.rules.clone(), self.candidates.clone()];
+        for path in [&self.rules, &self.candidates] {
+            for file in (Sources { paths: vec![path.clone()] }).files(&mut Report::default()) {
+                paths.push(file.canonicalize().map_err(failed(|| format!("{} cannot be read", file.display())))?);
+            }
+        }
+        match paths.iter().find(|path| !path.starts_with(&folder) || **path == folder) {
             Some(outside) => {
                 let (outside, folder) = (outside.display(), folder.display());
                 Err(PromoteError::Refused(format!("{outside} is not below {folder} (PROMOTE_FOLDER)")))

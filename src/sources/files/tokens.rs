@@ -106,6 +106,7 @@ mod tests {
 - {{name: g, roles: [read], roles: [admin], token: a token of some length}}
 - {{name: h, sha256: e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855, roles: [read]}}
 - 7
+- {{name: i, token: another token of a length, roles: [promote, adjust], domains: [shop]}}
 "
         ))
         .unwrap_err();
@@ -113,7 +114,7 @@ mod tests {
             "2: tokens[0].roles[0]: unknown role \"raed\", did you mean \"read\"?",
             "3: tokens[1].name: the token of line 2 has this name, too: give each its own",
             "3: tokens[1].sha256: is the token of line 2, too: give each name its own",
-            "3: tokens[1].roles: an empty list permits nothing: name some of read, adjust, reset, admin",
+            "3: tokens[1].roles: an empty list permits nothing: name some of read, adjust, reset, promote, admin",
             "4: tokens[2].name: use up to 64 letters",
             "4: tokens[2].token: has 5 characters, which is too easy to guess: it needs at least 16",
             "4: tokens[2].role: unknown key \"role\", did you mean \"roles\"?",
@@ -129,6 +130,7 @@ mod tests {
             "10: tokens[8].roles: the key occurs above as well",
             "11: tokens[9].sha256: is the hash of an empty text",
             "12: tokens[10]: must be a mapping, not 7",
+            "13: tokens[11].domains: the role promote replaces the rules of all domains: leave domains out",
         ];
         for (found, wanted) in all.iter().zip(wanted) {
             let (line, rest) = found.split_once(':').unwrap();

@@ -97,6 +97,7 @@ impl Terminal {
         let [(_, grpc), (_, http)] = ports;
         let mut command = tollgate::command();
         command.args(arguments).current_dir(self.folder.path()).env(LONG_TIMEOUT.0, LONG_TIMEOUT.1);
+        command.envs(self.exported.iter().filter_map(|setting| setting.split_once('=')));
         let others: Vec<&str> = others.iter().map(String::as_str).collect();
         let tollgate = Tollgate::start_by(command, &others);
         self.take(grpc, tollgate.grpc_port);
