@@ -7,12 +7,21 @@
 //! process ends.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::Entry;
 use super::audit::Note;
 use crate::engine::adjustment::{Adjustment, Content, Id, MOST, OnlyHere, Proposal};
+
+/// How much later an adjustment may seem to begin at another instance than at the one where it began. An offer tells
+/// the store how long it still lasts, and the way there takes time: up to the timeout of the store, and its wait for a
+/// connection. Without this an end soon after the begin would end nothing.
+///
+/// The price: an adjustment that is the same in every word, and that another instance begins within this time after the
+/// end, is ended too.
+const LATE: Duration = Duration::from_secs(5);
 
 /// What holds at this instance alone.
 #[derive(Default)]
@@ -45,7 +54,7 @@ pub(super) struct Begun {
 #[derive(Clone)]
 pub(super) struct Ended {
     pub(super) adjustment: Arc<Adjustment>,
-    /// When it was ended. One with the same ID and content that began later is another.
+    /// When it was ended. One with the same ID and content that began more than [`LATE`] after it is another.
     pub(super) at: Instant,
     /// When it would have ended by itself, and this is forgotten.
     pub(super) until: Instant,
@@ -57,7 +66,7 @@ pub(super) struct Ended {
 impl Ended {
     /// Returns whether this ends an adjustment of the store.
     pub(super) fn ends(&self, entry: &Entry) -> bool {
-        is_alike(&self.adjustment, &entry.adjustment) && entry.began() <= Some(self.at)
+        is_alike(&self.adjustment, &entry.adjustment) && entry.began() <= Some(self.at + LATE)
     }
 }
 
@@ -129,5 +138,46 @@ impl Begun {
             Some(entry) => Next::Stays(format!("{} began later and changes the same", entry.adjustment.id)),
             None => Next::Offer,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::adjustment::Written;
+
+    fn blocked(id: &str) -> Arc<Adjustment> {
+        let written = Written {
+            id: Some(id.to_owned()),
+            domain: Some("shop".to_owned()),
+            effect: "block".to_owned(),
+            lasts: Some("10m".to_owned()),
+            who: "dana".to_owned(),
+            why: "abuse".to_owned(),
+            ..Written::default()
+        };
+        let Proposal { id, content, lasts } = written.proposal(|| unreachable!("it has an ID")).unwrap();
+        let until_ms = u64::try_from(lasts.as_millis()).unwrap();
+        Arc::new(Adjustment { id, content, since_ms: 0, until_ms })
+    }
+
+    fn begun_at(adjustment: &Arc<Adjustment>, began: Instant) -> Entry {
+        let (adjustment, ends) = (Arc::clone(adjustment), began + adjustment.lasts());
+        Entry { adjustment, ends, has_ended: false, unmatched: None }
+    }
+
+    #[tokio::test]
+    async fn an_end_reaches_what_began_before_it_although_the_offer_was_slow() {
+        let (adjustment, at) = (blocked("flood"), Instant::now() + Duration::from_secs(3600));
+        let note = Note::default();
+        let until = at + adjustment.lasts();
+        let ended = Ended { adjustment: Arc::clone(&adjustment), at, until, note, fleet: true };
+        for (after, ends) in [(0, true), (1, true), (5_000, true), (5_001, false), (60_000, false)] {
+            let entry = begun_at(&adjustment, at + Duration::from_millis(after));
+            assert_eq!(ended.ends(&entry), ends, "it began {after} ms after the end");
+        }
+        let earlier = begun_at(&adjustment, at - Duration::from_secs(600));
+        assert!(ended.ends(&earlier));
+        assert!(!ended.ends(&begun_at(&blocked("another"), at)), "only the ID that was ended");
     }
 }
