@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
+use prometheus::IntCounter;
 use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 
 use super::declaration::{FIGURES_OF_RULES, Figure, OF_RULES, OF_RULES_WITHOUT_STORE, OUTCOMES, REQUESTS_OF_RULES};
@@ -18,6 +19,7 @@ use super::namespace::NAMESPACE;
 use super::tally::{OfRule, Tally};
 use crate::engine::asked::{OVERRIDE, Source};
 use crate::engine::decision::{DecidedBy, Limited};
+use crate::engine::rules::expect::Missing;
 use crate::engine::rules::{Allowance, Rule, RuleLimit, Rules};
 
 /// The series of a rule are left out after it has not been used for this long.
@@ -134,8 +136,27 @@ pub struct RuleMetrics {
     limits: Box<[OnceLock<Arc<RuleCounters>>]>,
     /// Counters of the limits that clients send in requests, in the order of the domains' IDs.
     overrides: Box<[OnceLock<Arc<RuleCounters>>]>,
+    /// Counters of the entries that the domains expect, in the order of the domains' IDs.
+    missing_entries: Box<[OnceLock<OfEntries>]>,
     /// Number of the snapshot; later ones have larger numbers.
     number: u64,
+}
+
+/// A counter for each entry that a domain expects, in their order.
+type OfEntries = Box<[OnceLock<IntCounter>]>;
+
+impl RuleMetrics {
+    /// Returns the counter of an entry that is missing. `found` looks it up, at its first use in this snapshot.
+    pub(super) fn missing_entry(
+        &self,
+        missing: &Missing<'_>,
+        found: impl FnOnce(&str, &str) -> IntCounter,
+    ) -> &IntCounter {
+        let expected = missing.domain.expect.as_ref().map_or(0, |expect| expect.entries.len());
+        let of_domain = || (0..expected).map(|_| OnceLock::new()).collect();
+        let counters = self.missing_entries[missing.domain.id].get_or_init(of_domain);
+        counters[missing.index].get_or_init(|| found(&missing.domain.name, missing.entry))
+    }
 }
 
 impl Default for ByRule {
@@ -164,6 +185,7 @@ impl ByRule {
         RuleMetrics {
             limits: rules.limits().map(known).map(slot).collect(),
             overrides: (0..rules.domains()).map(|_| OnceLock::new()).collect(),
+            missing_entries: (0..rules.domains()).map(|_| OnceLock::new()).collect(),
             number: self.latest.fetch_add(1, Ordering::Relaxed) + 1,
         }
     }

@@ -13,7 +13,6 @@ use crate::engine::asked::{Asked, OVERRIDE, Source};
 use crate::engine::decision::{DecidedBy, Decision, Limited, Status};
 use crate::engine::descriptor::{Descriptor, Request};
 use crate::engine::plan::Undecided;
-use crate::engine::rules::expect::Missing;
 
 /// Largest number of hits counted for one descriptor of a request. A request can ask for 2^53 hits; beyond that number,
 /// Prometheus' floating-point values no longer change when one is added, which would hide the hits of all other
@@ -48,8 +47,9 @@ impl Metrics {
         if decision.only_shadow {
             self.calls.only_shadow.inc();
         }
-        if let Some(Missing { domain, entry, .. }) = decision.missing {
-            self.calls.missing_entries.with_label_values(&[domain, entry]).inc();
+        if let Some(missing) = &decision.missing {
+            let found = |domain: &str, entry: &str| self.calls.missing_entries.with_label_values(&[domain, entry]);
+            rules.missing_entry(missing, found).inc();
         }
         if let Some(wait_ms) = decision.retry_after_ms() {
             self.calls.retry_after_seconds.mine().observe(Duration::from_millis(wait_ms).as_secs_f64());

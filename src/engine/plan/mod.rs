@@ -12,7 +12,7 @@ use crate::check::{
 };
 use crate::decision::{Answer, Decision, Few, Limited, Status};
 use crate::descriptor::{Descriptor, Entry, Override, Request, Role};
-use crate::rules::expect::Missing;
+use crate::rules::expect::{Expect, Missing};
 use crate::rules::options::RuleOptions;
 use crate::rules::{Allowance, Defaults, Domain, FailureMode, LimitConfig, Rule, RuleLimit, Rules};
 
@@ -188,7 +188,7 @@ impl<'a> Plan<'a> {
             return plan;
         };
         plan.domain_found = true;
-        plan.missing = domain.expect.as_ref().and_then(|expect| expect.missing(&domain.name, request));
+        plan.missing = Expect::missing(domain, request);
         let matched: Few<Option<&Rule>> =
             request.descriptors.iter().map(|descriptor| rules.find_for(domain, descriptor)).collect();
         // Most rules have one limit.

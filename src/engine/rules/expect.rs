@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use super::checked::DescriptorConfig;
+use super::compiled::Domain;
 use super::complaints::Complaints;
 use super::config::{FieldPath, Raw, RawDomain};
 use super::report::{nearest, quoted};
@@ -61,10 +62,12 @@ impl OnMissing {
 }
 
 /// An entry that a request does not bring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Missing<'a> {
     /// The domain that expects it.
-    pub domain: &'a str,
+    pub domain: &'a Domain,
+    /// Its index among the entries that the domain expects.
+    pub index: usize,
     /// Its key.
     pub entry: &'a str,
     /// What happens to the request.
@@ -79,8 +82,10 @@ impl Missing<'_> {
 }
 
 impl Expect {
-    /// Returns the first expected entry that a request does not bring. A request that only refunds need not bring any.
-    pub fn missing<'a>(&'a self, domain: &'a str, request: &Request) -> Option<Missing<'a>> {
+    /// Returns the first entry that a domain expects and a request does not bring. A request that only refunds need not
+    /// bring any.
+    pub fn missing<'a>(domain: &'a Domain, request: &Request) -> Option<Missing<'a>> {
+        let expect = domain.expect.as_ref()?;
         if request.descriptors.iter().all(|descriptor| descriptor.ask.is_refund()) {
             return None;
         }
@@ -88,8 +93,8 @@ impl Expect {
             let mut entries = request.descriptors.iter().flat_map(|descriptor| &descriptor.entries);
             entries.any(|entry| entry.key == key && !entry.value.is_empty())
         };
-        let entry = self.entries.iter().find(|key| !has(key))?;
-        Some(Missing { domain, entry, action: self.on_missing })
+        let (index, entry) = expect.entries.iter().enumerate().find(|(_, key)| !has(key))?;
+        Some(Missing { domain, index, entry, action: expect.on_missing })
     }
 }
 
