@@ -15,12 +15,13 @@ use super::Entry;
 use super::audit::Note;
 use crate::engine::adjustment::{Adjustment, Content, Id, MOST, OnlyHere, Proposal};
 
-/// How much later an adjustment may seem to begin at another instance than at the one where it began. An offer tells
-/// the store how long it still lasts, and the way there takes time: up to the timeout of the store, and its wait for a
-/// connection. Without this an end soon after the begin would end nothing.
+/// How much later an adjustment may seem to begin at other instances than where it began. An instance offers it to the
+/// store with the time that it has held, and this time is too short by the way of the offer: usually milliseconds, and
+/// at most about `REDIS_TIMEOUT` unless Redis was frozen. So an end given soon after the begin may look older
+/// than the begin. If an offer is later still, the adjustment stays in the list until it is ended again.
 ///
-/// The price: an adjustment that is the same in every word, and that another instance begins within this time after the
-/// end, is ended too.
+/// The price: if another instance begins the same adjustment, with the same ID and content, within this time after the
+/// end, that is ended too.
 const LATE: Duration = Duration::from_secs(5);
 
 /// What holds at this instance alone.
