@@ -34,8 +34,9 @@ struct Shared {
 }
 
 /// Hits that wait for the next thread that locks the bucket, of at most two keys. Each word has the last 40 bits of a
-/// key's fingerprint and the number of its hits; 0 if it is free. Keys are admitted like those of a bucket, because the
-/// wait is long if the system stops the thread that has the lock: two light keys must not take the place of the hottest.
+/// key's fingerprint and the number of its hits; 0 if it is free. Keys are admitted like those of a bucket: if the
+/// system stops the thread that has the lock, the wait is long, and two light keys must not take the place of the
+/// hottest one.
 #[derive(Default)]
 struct Backlog([AtomicU64; 2]);
 
