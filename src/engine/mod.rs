@@ -2,6 +2,7 @@
 //! I/O, and reads no clock: `now` is an argument.
 
 pub mod printable;
+pub mod wildcard;
 pub mod descriptor;
 pub mod algorithm;
 pub mod usage;

@@ -16,6 +16,7 @@ use super::expect::Expect;
 use super::report::Line;
 use super::version;
 use crate::descriptor::{Descriptor, Entry, Role};
+use crate::wildcard::Wildcard;
 
 /// A rule in force.
 #[derive(Debug)]
@@ -586,43 +587,5 @@ fn call_by_name(rules: &mut [Rule]) {
         if let Some(name) = limit.name.as_ref().filter(|name| called.get(*name) == Some(&1)) {
             limit.label = Arc::clone(name);
         }
-    }
-}
-
-/// A text in which each `*` matches any number of characters.
-#[derive(Debug)]
-pub(super) struct Wildcard {
-    /// The pieces between the stars.
-    pieces: Box<[Box<str>]>,
-}
-
-impl Wildcard {
-    fn new(pattern: &str) -> Wildcard {
-        Wildcard { pieces: pattern.split('*').map(Into::into).collect() }
-    }
-
-    fn is_wild(&self) -> bool {
-        self.pieces.len() > 1
-    }
-
-    pub(super) fn matches(&self, text: &str) -> bool {
-        let [first, middle @ .., last] = &*self.pieces else {
-            return *self.pieces[0] == *text;
-        };
-        let Some(text) = text.strip_prefix(&**first) else { return false };
-        let Some(mut text) = text.strip_suffix(&**last) else { return false };
-        middle.iter().all(|piece| match text.find(&**piece) {
-            Some(at) => {
-                text = &text[at + piece.len()..];
-                true
-            }
-            None => false,
-        })
-    }
-}
-
-impl fmt::Display for Wildcard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.pieces.join("*"))
     }
 }
