@@ -77,8 +77,8 @@ fn matching_headers(bencher: Bencher<'_, '_>, rules: usize) {
 fn plan(bencher: Bencher<'_, '_>, adjustments: usize) {
     let (rules, options) = (rules::of_one_level(10), PlanOptions::default());
     let adjustment = |place: usize| {
-        let target = Target::Descriptor { domain: "bench".into(), entries: entries(place + 100) };
-        let content = Content { target, effect: Effect::Pass, who: "ann".into(), why: "a bench".into() };
+        let target = Target::descriptor("bench", &entries(place + 100));
+        let content = Content { target, effect: Effect::Pass, hours: None, who: "ann".into(), why: "a bench".into() };
         Arc::new(Adjustment { id: Id::of_number(place as u64), content, since_ms: 0, until_ms: 1 })
     };
     let in_force = InForce::new((0..adjustments).map(adjustment).collect());

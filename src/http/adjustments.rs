@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
@@ -22,7 +22,7 @@ use crate::shared::adjustment::{AdjustmentError, By, EndHolds, Previewed};
 use crate::store::Store;
 
 /// Largest body of a request in bytes. No adjustment is longer.
-const MOST_BYTES: usize = 16 * 1024;
+const MOST_BYTES: usize = 64 * 1024;
 
 pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
     let router = Router::new().route("/adjustments", any(all)).route("/adjustments/{id}", any(one));
@@ -46,9 +46,7 @@ async fn all<S: Store>(
             client.may(Change::Adjust(None))?;
             let fleet = Query::read(query.as_deref(), &["fleet"])?.flag("fleet")?;
             let written = written(&whole(body, (MOST_BYTES, "an adjustment")).await?)?;
-            client.may(change(written.everything, written.domain.as_deref()))?;
-            let written = Written { who: client.who(&written.who), ..written };
-            let shown = admin.adjustments().begin(&written, client.role().name(), fleet).await?;
+            let shown = begin(&admin, &client, written, fleet).await?;
             Ok((StatusCode::CREATED, Json(shown)).into_response())
         }
         _ => Err(refuse(
@@ -56,6 +54,18 @@ async fn all<S: Store>(
             "use GET to list, POST to create, and DELETE /adjustments/ID to end",
         )),
     }
+}
+
+/// Begins an adjustment if the client may.
+pub(super) async fn begin<S: Store>(
+    admin: &Admin<S>,
+    client: &Client,
+    written: Written,
+    fleet: bool,
+) -> Result<Shown, Refusal> {
+    client.may(change(written.everything, written.domain.as_deref()))?;
+    let written = Written { who: client.who(&written.who), ..written };
+    Ok(admin.adjustments().begin(&written, client.role().name(), fleet).await?)
 }
 
 /// Handles `POST /adjustments/preview`, with the body of `POST /adjustments`: what the adjustment would have done to
@@ -94,8 +104,23 @@ async fn one<S: Store>(
     }
     client.may(Change::Adjust(None))?;
     let query = Query::read(uri.query(), &["who", "why", "fleet"])?;
-    let (who, why) = (client.who(query.text("who").unwrap_or_default()), query.owned("why"));
+    let (who, why) = (query.text("who").unwrap_or_default(), query.owned("why"));
     let id = Id::parse(&id).ok_or_else(|| refuse(StatusCode::NOT_FOUND, "no adjustment has this id"))?;
+    let ended = match end(&admin, &client, &id, (who, &why), query.flag("fleet")?).await? {
+        EndHolds::Everywhere => json!({ "ended": id.as_str() }),
+        EndHolds::Here(only_here) => json!({ "ended": id.as_str(), "only_here": only_here }),
+    };
+    Ok(Json(ended).into_response())
+}
+
+/// Ends an adjustment if the client may.
+pub(super) async fn end<S: Store>(
+    admin: &Admin<S>,
+    client: &Client,
+    id: &Id,
+    (who, why): (&str, &str),
+    fleet: bool,
+) -> Result<EndHolds, Refusal> {
     if client.domains().is_some() {
         // What this instance knows may be half a second old.
         let read = admin.adjustments().read().await;
@@ -103,19 +128,15 @@ async fn one<S: Store>(
         // One of the store and one of this instance alone may have the same ID.
         list.retain(|one| one.written.id.as_deref() == Some(id.as_str()));
         if list.is_empty() {
-            read.map_err(|cause| AdjustmentError::unavailable(&id, cause))?;
-            return Err(AdjustmentError::Unknown(id).into());
+            read.map_err(|cause| AdjustmentError::unavailable(id, cause))?;
+            return Err(AdjustmentError::Unknown(id.clone()).into());
         }
         for Shown { written: Written { everything, domain, .. }, .. } in &list {
             client.may(change(*everything, domain.as_deref()))?;
         }
     }
-    let by = By { who: &who, why: &why, role: client.role().name() };
-    let ended = match admin.adjustments().end(&id, by, query.flag("fleet")?).await? {
-        EndHolds::Everywhere => json!({ "ended": id.as_str() }),
-        EndHolds::Here(only_here) => json!({ "ended": id.as_str(), "only_here": only_here }),
-    };
-    Ok(Json(ended).into_response())
+    let by = By { who: &client.who(who), why, role: client.role().name() };
+    Ok(admin.adjustments().end(id, by, fleet).await?)
 }
 
 /// Returns the change to limits of this domain. An adjustment that names no target is refused for that.
@@ -123,17 +144,28 @@ fn change(everything: bool, domain: Option<&str>) -> Change<'_> {
     if everything { Change::AdjustEverything } else { Change::Adjust(domain) }
 }
 
-/// Returns the list with the values of descriptors shown as `values` says.
+/// Returns the list with the values and patterns of descriptors shown as `values` says.
 pub(super) fn showing(values: &Values, mut list: Value) -> Value {
-    let entries = list.as_array_mut().into_iter().flatten().filter_map(|one| one.get_mut("entries")?.as_array_mut());
-    for entry in entries.flatten().filter_map(Value::as_object_mut) {
-        let Some(Value::String(value)) = entry.remove("value") else { continue };
-        entry.extend(values.shown(&value).map(|shown| ("value".to_owned(), Value::from(&*shown))));
+    for one in list.as_array_mut().into_iter().flatten() {
+        let Some(one) = one.as_object_mut() else { continue };
+        let several = one.get_mut("descriptors").and_then(Value::as_array_mut).into_iter().flatten();
+        several.for_each(|entries| show(values, entries));
+        one.get_mut("entries").into_iter().for_each(|entries| show(values, entries));
     }
     list
 }
 
-fn written(body: &Bytes) -> Result<Written, Refusal> {
+/// Shows the values and patterns of a descriptor as `values` says.
+fn show(values: &Values, entries: &mut Value) {
+    for entry in entries.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+        for field in ["value", "pattern"] {
+            let Some(Value::String(value)) = entry.remove(field) else { continue };
+            entry.extend(values.shown(&value).map(|shown| (field.to_owned(), Value::from(&*shown))));
+        }
+    }
+}
+
+pub(super) fn written(body: &[u8]) -> Result<Written, Refusal> {
     serde_json::from_slice(body).map_err(|error| {
         let example = json!({
             "effect": "scale", "share": "10%", "domain": "shop", "who": "ann", "why": "an incident", "for": "30m"

@@ -237,7 +237,8 @@ pub(super) fn router<S: Store>(admin: Arc<Admin<S>>, gate: Arc<Gate>) -> Router 
     let router = counters::router(Arc::clone(&admin)).merge(explain::router(Arc::clone(&admin)));
     let router = router.merge(candidates::router(Arc::clone(&admin))).merge(fleet::router(Arc::clone(&admin)));
     let router = router.merge(usage::router(Arc::clone(&admin))).merge(what_if::router(Arc::clone(&admin)));
-    let router = router.merge(adjustments::router(Arc::clone(&admin))).merge(log_level::router(Arc::clone(&admin)));
+    let router = router.merge(adjustments::router(Arc::clone(&admin)));
+    let router = router.merge(log_level::router(Arc::clone(&admin)));
     let router = router.merge(audit::router(Arc::clone(&admin))).merge(top::router(admin));
     router.route_layer(from_fn_with_state(gate, pass))
 }
@@ -256,8 +257,12 @@ pub(super) fn failed(error: impl std::error::Error) -> Refusal {
 }
 
 impl Refusal {
+    /// Returns the status.
+    pub(super) fn status(&self) -> StatusCode {
+        self.0
+    }
+
     /// Returns the reason.
-    #[cfg(test)]
     pub(super) fn reason(&self) -> &str {
         &self.1
     }

@@ -39,7 +39,7 @@ impl FleetMetrics {
     pub(super) fn new(register: &Register<'_>) -> prometheus::Result<FleetMetrics> {
         Ok(FleetMetrics {
             adjustments: register.gauges(
-                ("adjustments", "Adjustments in force, by effect."),
+                ("adjustments", "Adjustments in force and within their hours, by effect."),
                 &["effect"],
                 &Effect::NAMES,
             )?,

@@ -449,6 +449,24 @@ fn the_search_finds_pages_limits_keys_domains_and_verbs() {
     page.press("Escape", 27);
     page.wait_for("!document.querySelector('dialog')");
     assert_eq!(service.admin("GET", "/adjustments", TOKEN).1, json!([]), "nothing takes effect by one key");
+
+    // Many keys at once, in some hours of the day: it asks again.
+    search(&mut page, "block shop user~acme_* + user=eve", "Block shop user~acme_* + user=eve");
+    page.press("Enter", 13);
+    fill(&mut page, "Daily hours", "00:00-23:59");
+    fill(&mut page, "Time zone", "Africa/Abidjan");
+    fill(&mut page, "Who", "bob");
+    fill(&mut page, "Why", "abuse");
+    must_be_accessible(&mut page, "a sheet with hours");
+    press(&mut page, "Block");
+    press(&mut page, "Yes, block: shop user~acme_* + user=eve for 30m");
+    page.wait_for_text("shop user~acme_* + user=eve blocked, daily 00:00-23:59 Africa/Abidjan until");
+    let (_, list) = service.admin("GET", "/adjustments", TOKEN);
+    let [like, exactly] = [json!({"key": "user", "pattern": "acme_*"}), json!({"key": "user", "value": "eve"})];
+    assert_eq!(
+        (&list[0]["descriptors"], &list[0]["time_zone"]),
+        (&json!([[like], [exactly]]), &json!("Africa/Abidjan"))
+    );
     page.press("?", 191);
     page.wait_for_text("Read a chart, one step at a time");
     must_be_good(&page, &service);

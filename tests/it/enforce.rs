@@ -70,7 +70,7 @@ proptest! {
             .map(|(_, beside)| rules(algorithm, penalty, beside));
         let (options, target) = (PlanOptions::default(), Target::Domain("shop".into()));
         let in_force = adjusted.map(|effect| {
-            let content = Content { target, effect, who: "ann".into(), why: "a test".into() };
+            let content = Content { target, effect, hours: None, who: "ann".into(), why: "a test".into() };
             InForce::default().with(Adjustment { id: Id::of_number(1), content, since_ms: 0, until_ms: u64::MAX })
         });
         let evaluators = [1 << 20; 3].map(Evaluator::new);

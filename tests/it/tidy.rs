@@ -134,6 +134,7 @@ const FROM_BELOW: &[(&str, &[&str])] = &[
         "engine",
         &[
             "printable",
+            "wildcard",
             "algorithm",
             "descriptor",
             "usage",

@@ -13,12 +13,15 @@ use proptest::prelude::*;
 use serde_json::Value;
 use support::tollgate::{Tollgate, command};
 use support::wait_until;
-use tollgate::engine::adjustment::{Adjustment, Content, Effect, Id, InForce, Target};
+use tollgate::engine::adjustment::{
+    Adjustment, Content, DescriptorPattern, Effect, EntryPattern, Id, InForce, Target, ValuePattern,
+};
 use tollgate::engine::algorithm::{Algorithm, Ask};
 use tollgate::engine::clock::GivenClock;
 use tollgate::engine::descriptor::{Descriptor, Entry, Override, Request, Unit};
 use tollgate::engine::plan::PlanOptions;
 use tollgate::engine::rules::Rules;
+use tollgate::engine::wildcard::Wildcard;
 use tollgate::evaluate::{Evaluator, LimitReport, RuleSet, Run, RunOptions};
 use tollgate::observe::redaction::Values;
 use tollgate::observe::what_if::{Adjusted, Others, Question, Trial, WhatIf, WhatIfError, WhatIfOptions};
@@ -601,7 +604,7 @@ fn a_clock_that_is_set_back_does_not_stop_the_recorder() {
 
 /// An adjustment of the limit of users.
 fn adjustment(id: u64, effect: Effect, target: Target) -> Arc<Adjustment> {
-    let content = Content { target, effect, who: "ann".into(), why: "a test".into() };
+    let content = Content { target, effect, hours: None, who: "ann".into(), why: "a test".into() };
     Arc::new(Adjustment { id: Id::of_number(id), content, since_ms: id, until_ms: u64::MAX })
 }
 
@@ -620,11 +623,18 @@ proptest! {
     #[test]
     fn a_preview_counts_what_two_services_decide_differently(
         events in events(), algorithm in algorithm(), before in prop::option::of(effects()), effect in effects(),
+        by_pattern in any::<bool>(),
     ) {
         let text = shop(algorithm, 4, 5_000);
         let plain = WhatIfOptions { plan: PlanOptions::default(), ..options() };
         let scene = Scene::new(&text, plain).see(&events);
-        let target = || Target::Rule { domain: "shop".into(), rule: "per-user".into() };
+        // The limit of all users is that of all descriptors with any user.
+        let any = EntryPattern { key: "user".into(), value: ValuePattern::Like(Wildcard::new("*")) };
+        let descriptors = vec![DescriptorPattern(vec![any])];
+        let target = || match by_pattern {
+            false => Target::Rule { domain: "shop".into(), rule: "per-user".into() },
+            true => Target::Descriptors { domain: "shop".into(), descriptors: descriptors.clone() },
+        };
         let before: Vec<_> = before.map(|effect| adjustment(1, effect, target())).into_iter().collect();
         let (before, new) = (InForce::new(before), adjustment(2, effect, target()));
         let after = before.with((*new).clone());
@@ -669,7 +679,7 @@ fn a_preview_scales_a_sample_and_does_not_guess_about_one_key() {
     // Each user's first 3 of 10 requests have passed.
     assert!((denied - 0.3).abs() < 0.05 && (3_500..4_500).contains(&all.keys.unwrap()), "{all:?}");
     let entries = |user: u64| vec![Entry { key: "user".into(), value: format!("u{user}").into() }];
-    let of_user = |user| ask(Effect::Block, Target::Descriptor { domain: "shop".into(), entries: entries(user) });
+    let of_user = |user| ask(Effect::Block, Target::descriptor("shop", &entries(user)));
     let (known, unknown): (Vec<_>, Vec<_>) = (0..40).map(of_user).partition(|preview| preview.keys.is_some());
     assert!(known.len() > 2 && unknown.len() > 10);
     assert!(known.iter().all(|one| one.keys == Some(1) && one.denied_per_s == Some(0.01)), "{known:?}");

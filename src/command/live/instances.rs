@@ -255,7 +255,8 @@ impl Told {
 pub(crate) fn shown(mut answer: Value) -> anyhow::Result<Shown> {
     let mut take = |name: &str| answer.as_object_mut().and_then(|fields| fields.remove(name)).unwrap_or(json!(null));
     let (since, until) = (serde_json::from_value(take("since"))?, serde_json::from_value(take("until"))?);
+    let paused_until = serde_json::from_value(take("paused_until"))?;
     let (unmatched, only_here) =
         (serde_json::from_value(take("unmatched"))?, serde_json::from_value(take("only_here"))?);
-    Ok(Shown { written: serde_json::from_value(answer)?, since, until, unmatched, only_here })
+    Ok(Shown { written: serde_json::from_value(answer)?, since, until, paused_until, unmatched, only_here })
 }

@@ -11,9 +11,8 @@ use serde_json::{Value, json};
 use super::place::Place;
 use crate::command::live::instances::{Instances, Told, by_instance, shown};
 use crate::command::output::{Format, NOTHING_APPLIES, Output, RowsOutput, csv, print};
-use crate::engine::adjustment::{Id, InForce, Shown, Written};
+use crate::engine::adjustment::{Id, InForce, Shown, Written, WrittenEntry};
 use crate::engine::rules::Budget;
-use crate::inspect;
 use crate::limiter::{Limiter, LimiterOptions};
 use crate::metrics::Metrics;
 use crate::settings::SettingsError;
@@ -31,7 +30,7 @@ use crate::telemetry::{self, LogFormat, LogLevels, Logs};
 pub(super) const ROLE: &str = "command";
 
 /// Fields of an adjustment in CSV.
-const FIELDS: [&str; 14] = [
+const FIELDS: [&str; 18] = [
     "id",
     "effect",
     "share",
@@ -40,8 +39,12 @@ const FIELDS: [&str; 14] = [
     "domain",
     "rule",
     "entries",
+    "descriptors",
+    "hours",
+    "time_zone",
     "since",
     "until",
+    "paused_until",
     "who",
     "why",
     "unmatched",
@@ -95,7 +98,8 @@ pub(crate) struct Number {
 #[derive(Args)]
 #[command(group(ArgGroup::new("target").required(true).args(["domain", "all"])))]
 pub(crate) struct Of {
-    /// Entries of the descriptor to adjust.
+    /// Entries of the descriptor to adjust. KEY~PATTERN is for all values that match, such as user~acme_*, and a + is
+    /// between two descriptors.
     #[arg(value_name = "KEY=VALUE", requires = "domain", conflicts_with = "rule")]
     entries: Vec<String>,
 
@@ -114,6 +118,14 @@ pub(crate) struct Of {
     /// How long the adjustment lasts, from 1s to 7d.
     #[arg(long = "for", value_name = "DURATION")]
     lasts: String,
+
+    /// Hours of each day in which it takes effect: 22:00-06:00. Unset: all.
+    #[arg(long, value_name = "FROM-TO")]
+    hours: Option<String>,
+
+    /// Time zone of the hours, such as Europe/Berlin. Unset: UTC.
+    #[arg(long, value_name = "ZONE", requires = "hours")]
+    time_zone: Option<String>,
 
     #[command(flatten)]
     reason: Reason,
@@ -308,32 +320,61 @@ fn logs() -> Logs {
 
 impl Of {
     async fn begin(self, effect: Written) -> anyhow::Result<ExitCode> {
-        let Of { entries, domain, all, rule, lasts, reason, id, output, fleet, dry_run, instances, place } = self;
-        let Reason { why, who } = reason;
-        let entries = inspect::entries(&entries)?;
+        let Of { entries, domain, all, rule, lasts, hours, time_zone, reason, id, output, fleet, dry_run, .. } = self;
+        let (instances, place) = (self.instances, self.place);
+        let (id, lasts) = (id.or_else(|| Some(adjustment::fresh_id().to_string())), Some(lasts));
+        let (Reason { why, who }, descriptors) = (reason, descriptors(&entries)?);
+        let written =
+            Written { id, everything: all, domain, rule, descriptors, lasts, hours, time_zone, who, why, ..effect };
         if instances.are_given() {
-            let id = id.or_else(|| Some(adjustment::fresh_id().to_string()));
-            let written =
-                Written { id, everything: all, domain, rule, entries, who, why, lasts: Some(lasts), ..effect };
             return match dry_run {
                 true => instances.preview(&written, output.is_json()).await,
                 false => instances.begin(&written, fleet, output.is_json()).await,
             };
         }
-        if effect.number.is_some() && rule.is_none() && entries.is_empty() {
+        if written.number.is_some() && written.rule.is_none() && written.descriptors.is_empty() {
             let rules = place.rules()?;
-            let missed = rules.missed_filter(domain.as_deref(), None, &mut Budget::new(Budget::PERSON));
+            let missed = rules.missed_filter(written.domain.as_deref(), None, &mut Budget::new(Budget::PERSON));
             let missed = missed.map(|missed| format!("; {missed}")).unwrap_or_default();
             bail!(
                 "a number is for one rule or one descriptor: name it with --domain and --rule NAME or KEY=VALUE, or \
                  change all limits with tollgate scale{missed}"
             );
         }
-        let written = Written { id, everything: all, domain, rule, entries, who, why, lasts: Some(lasts), ..effect };
         let shown: Shown = adjustments_of(&place)?.begin(&written, ROLE, true).await?;
         print(&if output.is_json() { serde_json::to_string(&shown)? + "\n" } else { format!("{shown}\n") })?;
         Ok(if shown.unmatched.is_some() { ExitCode::from(NOTHING_APPLIES) } else { ExitCode::SUCCESS })
     }
+}
+
+/// Parses descriptors, with a `+` between two of them.
+fn descriptors(words: &[String]) -> anyhow::Result<Vec<Vec<WrittenEntry>>> {
+    if words.is_empty() {
+        return Ok(Vec::new());
+    }
+    let all: Vec<Vec<WrittenEntry>> = words
+        .split(|word| word == "+")
+        .map(|words| words.iter().map(|word| entry(word)).collect())
+        .collect::<Result<_, _>>()?;
+    if all.iter().any(Vec::is_empty) {
+        bail!("a + is between two descriptors: write user=ann + user=bob");
+    }
+    Ok(all)
+}
+
+/// Parses an entry: `KEY=VALUE`, or `KEY~PATTERN`, whichever sign comes first.
+fn entry(word: &str) -> anyhow::Result<WrittenEntry> {
+    let sign = word.find(['=', '~']).filter(|at| *at > 0);
+    let Some(at) = sign else {
+        bail!(
+            "{word:?} is not an entry: write KEY=VALUE, for example user=ann, or KEY~PATTERN, for example user~acme_*"
+        );
+    };
+    let (key, text) = (word[..at].into(), Some(word[at + 1..].into()));
+    Ok(match &word[at..=at] {
+        "=" => WrittenEntry { key, value: text, pattern: None },
+        _ => WrittenEntry { key, value: None, pattern: text },
+    })
 }
 
 impl End {

@@ -8,7 +8,9 @@
 //! Changing a limit's number does not rename its counter, so the counter continues with its present count. This module
 //! is pure: `shared` stores adjustments, reads them and puts them in force.
 
+mod hours;
 mod in_force;
+mod target;
 mod written;
 
 use std::fmt;
@@ -20,8 +22,10 @@ use crate::clock::timestamp;
 use crate::descriptor::Entry;
 use crate::printable::printable;
 
+pub use hours::Hours;
 pub use in_force::{Applied, InForce, LimitName};
-pub use written::{Mistakes, OnlyHere, Shown, Written, check_words};
+pub use target::{DescriptorPattern, EntryPattern, Target, ValuePattern};
+pub use written::{Mistakes, OnlyHere, Shown, Written, WrittenEntry, check_words};
 
 /// The shortest and longest duration of an adjustment. Lasting changes belong in the rules.
 pub const LASTS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(7 * 24 * 60 * 60));
@@ -57,66 +61,6 @@ impl Id {
 impl fmt::Display for Id {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
-    }
-}
-
-/// The limits that an adjustment changes, from the widest target to the narrowest.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Target {
-    /// All limits.
-    All,
-    /// All limits for requests of this domain.
-    Domain(String),
-    /// The limits of the rule with this path, or the limit with this label.
-    Rule {
-        /// Domain of the rule.
-        domain: String,
-        /// Path or label.
-        rule: String,
-    },
-    /// The limits of one descriptor: exactly these entries, in this order.
-    Descriptor {
-        /// The domain in requests.
-        domain: String,
-        /// At least one entry.
-        entries: Vec<Entry>,
-    },
-}
-
-impl Target {
-    /// Returns the domain; `None` for all limits.
-    pub fn domain(&self) -> Option<&str> {
-        match self {
-            Target::All => None,
-            Target::Domain(domain) | Target::Rule { domain, .. } | Target::Descriptor { domain, .. } => Some(domain),
-        }
-    }
-
-    /// Describes the target without any values of descriptors.
-    pub fn without_values(&self) -> String {
-        match self {
-            Target::All => "everything".to_owned(),
-            Target::Domain(domain) => format!("domain {domain}"),
-            Target::Rule { domain, rule } => format!("rule {domain}/{rule}"),
-            Target::Descriptor { domain, entries } => {
-                let keys: Vec<&str> = entries.iter().map(|entry| entry.key.as_str()).collect();
-                format!("one descriptor {domain}/{}", keys.join("|"))
-            }
-        }
-    }
-}
-
-/// Formats the target for a terminal: see [`printable`].
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let words = match self {
-            Target::Descriptor { domain, entries } => {
-                let entries = entries.iter().map(|Entry { key, value }| format!(" {key}={value}"));
-                format!("{domain}:{}", entries.collect::<String>())
-            }
-            target => target.without_values(),
-        };
-        f.write_str(&printable(&words))
     }
 }
 
@@ -241,6 +185,8 @@ pub struct Content {
     pub target: Target,
     /// Its effect.
     pub effect: Effect,
+    /// The hours of the day in which it takes effect; `None` for all.
+    pub hours: Option<Hours>,
     /// Its author's name, as the author gave it.
     pub who: String,
     /// The reason for it.
@@ -272,6 +218,33 @@ pub struct Adjustment {
 }
 
 impl Adjustment {
+    /// Returns whether it takes effect at this time of the day.
+    pub fn is_within_hours(&self, now_ms: u64) -> bool {
+        self.content.hours.is_none_or(|hours| hours.contain(now_ms))
+    }
+
+    /// Formats the adjustment for people, in one line. Of several descriptors, the line has only the one by which it
+    /// applies to a descriptor with these entries: the others are of no concern to who asks about that one.
+    pub fn about(&self, entries: &[Entry]) -> String {
+        let Target::Descriptors { domain, descriptors } = &self.content.target else { return self.to_string() };
+        let is_it = |descriptor: &&DescriptorPattern| descriptor.matches(entries);
+        let exact = || descriptors.iter().filter(is_it).find(|descriptor| descriptor.exact().is_some());
+        let Some(one) = exact().or_else(|| descriptors.iter().rfind(is_it)) else { return self.to_string() };
+        let target = Target::Descriptors { domain: domain.clone(), descriptors: vec![one.clone()] };
+        let others = match descriptors.len() {
+            1 => String::new(),
+            count => format!(" (one of {count})"),
+        };
+        self.words(&format!("{target}{others}"))
+    }
+
+    fn words(&self, target: &str) -> String {
+        let Content { effect, hours, who, why, .. } = &self.content;
+        let hours = hours.map(|hours| format!("daily {hours}, ")).unwrap_or_default();
+        let (until, who, why) = (timestamp(self.until_ms), printable(who), printable(why));
+        format!("{}  {effect}  {target}  {hours}until {until}, by {who}: {why}", self.id)
+    }
+
     /// Returns the duration from start to end.
     pub fn lasts(&self) -> Duration {
         Duration::from_millis(self.until_ms.saturating_sub(self.since_ms))
@@ -281,9 +254,7 @@ impl Adjustment {
 /// Formats the adjustment for people, in one line.
 impl fmt::Display for Adjustment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Content { target, effect, who, why } = &self.content;
-        let until = timestamp(self.until_ms);
-        write!(f, "{}  {effect}  {target}  until {until}, by {}: {}", self.id, printable(who), printable(why))
+        f.write_str(&self.words(&self.content.target.to_string()))
     }
 }
 
@@ -354,20 +325,6 @@ mod tests {
                     Options { burst: None, ..changed.options() }, Options { burst: None, ..limit.options() }
                 );
             }
-        }
-    }
-
-    #[test]
-    fn a_target_moves_no_cursor() {
-        let (domain, text) = ("a\n".to_owned(), "\u{1b}[2J".to_owned());
-        let entries = vec![Entry { key: (&text).into(), value: (&text).into() }];
-        for target in [
-            Target::Domain(domain.clone()),
-            Target::Rule { domain: domain.clone(), rule: text },
-            Target::Descriptor { domain, entries },
-        ] {
-            let words = target.to_string();
-            assert!(words.contains("a\\n") && !words.contains(char::is_control), "{words}");
         }
     }
 

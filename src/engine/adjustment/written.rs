@@ -5,16 +5,26 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Adjustment, Content, Effect, Id, LASTS, Proposal, Share, Target};
+use super::{
+    Adjustment, Content, DescriptorPattern, Effect, EntryPattern, Hours, Id, LASTS, Proposal, Share, Target,
+    ValuePattern,
+};
+use crate::algorithm::TimeZone;
 use crate::clock::timestamp;
-use crate::descriptor::Entry;
+use crate::descriptor::{Entry, Text};
 use crate::printable::printable;
+use crate::wildcard::Wildcard;
 
 /// The longest author and reason, in characters.
 const WHO: usize = 100;
 const WHY: usize = 500;
 /// The longest target: names and values together, in bytes.
-const TARGET: usize = 2_000;
+const TARGET: usize = 8_000;
+/// IDs that could not be ended over HTTP: paths below `/adjustments`.
+const RESERVED: [&str; 2] = ["alerts", "preview"];
+/// The most descriptors of an adjustment, and the most of them with a pattern.
+const DESCRIPTORS: usize = 200;
+const PATTERNS: usize = 20;
 
 /// An adjustment in JSON, as a client sends it and as a store keeps it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,9 +42,12 @@ pub struct Written {
     /// Target: this rule of the domain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
-    /// Target: the descriptor with exactly these entries.
+    /// Target: the descriptors with exactly these keys in this order, and with values that match.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub entries: Vec<Entry>,
+    pub entries: Vec<WrittenEntry>,
+    /// Target: all these descriptors, each like `entries`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub descriptors: Vec<Vec<WrittenEntry>>,
     /// One of [`Effect::NAMES`].
     pub effect: String,
     /// Share for `scale`, such as `10%`.
@@ -43,6 +56,12 @@ pub struct Written {
     /// Number for `number`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub number: Option<u32>,
+    /// The hours of every day in which it takes effect, such as `22:00-06:00`; all if this is absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hours: Option<String>,
+    /// The time zone of the hours, such as `Europe/Berlin`; UTC if this is absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_zone: Option<String>,
     /// The author's name.
     pub who: String,
     /// The reason.
@@ -50,6 +69,70 @@ pub struct Written {
     /// The duration, such as `30m`.
     #[serde(rename = "for", skip_serializing_if = "Option::is_none")]
     pub lasts: Option<String>,
+}
+
+/// An entry of a target: a value, or a pattern in which each `*` matches any number of characters.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WrittenEntry {
+    /// The key.
+    pub key: Text,
+    /// The value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value: Option<Text>,
+    /// The pattern of all its values, instead of one value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pattern: Option<Text>,
+}
+
+impl WrittenEntry {
+    fn len(&self) -> usize {
+        self.key.len() + self.value.iter().chain(&self.pattern).map(|text| text.len()).sum::<usize>()
+    }
+
+    fn pattern(&self, mistakes: &mut Mistakes) -> Option<EntryPattern> {
+        let WrittenEntry { key, value, pattern } = self;
+        if key.is_empty() {
+            mistakes.add("entries: each has a key");
+        }
+        let value = match (value, pattern) {
+            (Some(value), None) => ValuePattern::Exactly(value.clone()),
+            (None, Some(pattern)) => {
+                let wildcard = Wildcard::new(pattern);
+                if !wildcard.is_wild() {
+                    mistakes
+                        .add(format!("pattern of {key}: has a *, such as {pattern}*; write a single value as value"));
+                    return None;
+                }
+                ValuePattern::Like(wildcard)
+            }
+            (None, None) => {
+                mistakes.add(format!("entries: {key} has a value, or a pattern such as \"acme_*\""));
+                return None;
+            }
+            (Some(_), Some(_)) => {
+                mistakes.add(format!("entries: {key} has a value or a pattern, not both"));
+                return None;
+            }
+        };
+        Some(EntryPattern { key: key.clone(), value })
+    }
+}
+
+impl From<&EntryPattern> for WrittenEntry {
+    fn from(EntryPattern { key, value }: &EntryPattern) -> WrittenEntry {
+        let (value, pattern) = match value {
+            ValuePattern::Exactly(value) => (Some(value.clone()), None),
+            ValuePattern::Like(wildcard) => (None, Some(wildcard.to_string().into())),
+        };
+        WrittenEntry { key: key.clone(), value, pattern }
+    }
+}
+
+impl From<Entry> for WrittenEntry {
+    fn from(Entry { key, value }: Entry) -> WrittenEntry {
+        WrittenEntry { key, value: Some(value), pattern: None }
+    }
 }
 
 /// All mistakes in an adjustment, each with its correction.
@@ -93,6 +176,9 @@ impl Written {
 
     fn id(&self, fresh: impl FnOnce() -> Id, mistakes: &mut Mistakes) -> Option<Id> {
         let Some(given) = &self.id else { return Some(fresh()) };
+        if RESERVED.contains(&&**given) {
+            mistakes.add(format!("id: {given} is a path of the API: choose another"));
+        }
         let id = Id::parse(given);
         if id.is_none() {
             mistakes.add("id: use up to 64 letters, digits, dots, dashes and underscores, or omit it");
@@ -103,27 +189,29 @@ impl Written {
     fn content_or(&self, mistakes: &mut Mistakes) -> Option<Content> {
         let target = self.target(mistakes);
         let effect = self.effect(mistakes);
+        let hours = self.hours(mistakes);
         add_words(&self.who, &self.why, mistakes);
         let effect = effect?;
         if matches!(effect, Effect::Number(_)) && matches!(target, Some(Target::All | Target::Domain(_))) {
             mistakes
                 .add("number: name a rule or the entries of one descriptor; use effect scale to change many limits");
         }
-        Some(Content { target: target?, effect, who: self.who.clone(), why: self.why.clone() })
+        Some(Content { target: target?, effect, hours, who: self.who.clone(), why: self.why.clone() })
     }
 
     fn target(&self, mistakes: &mut Mistakes) -> Option<Target> {
-        let Written { everything, domain, rule, entries, .. } = self;
+        let Written { everything, domain, rule, entries, descriptors, .. } = self;
         let names = domain.iter().chain(rule).map(String::len);
-        let values = entries.iter().map(|Entry { key, value }| key.len() + value.len());
+        let values = entries.iter().chain(descriptors.iter().flatten()).map(WrittenEntry::len);
         if names.chain(values).sum::<usize>() > TARGET {
-            mistakes.add(format!("domain, rule and entries: at most {TARGET} bytes together"));
+            mistakes.add(format!("domain, rule, entries and descriptors: at most {TARGET} bytes together"));
         }
-        if entries.iter().any(|entry| entry.key.is_empty()) {
-            mistakes.add("entries: each has a key");
+        if !entries.is_empty() && !descriptors.is_empty() {
+            mistakes.add("entries or descriptors: give one of them; entries is a single one of the descriptors");
         }
-        match (domain.clone(), rule.clone(), entries.clone()) {
-            (None, None, entries) if entries.is_empty() => {
+        let patterns = self.patterns(mistakes);
+        match (domain.clone(), rule.clone(), patterns) {
+            (None, None, patterns) if patterns.is_empty() => {
                 if *everything {
                     return Some(Target::All);
                 }
@@ -132,10 +220,56 @@ impl Written {
             _ if *everything => mistakes.add("everything: omit it if there is a domain, a rule or entries"),
             (Some(domain), _, _) if domain.is_empty() => mistakes.add("domain: a name"),
             (None, ..) => mistakes.add("domain: name the domain of the rule or descriptor"),
-            (Some(domain), None, entries) if entries.is_empty() => return Some(Target::Domain(domain)),
-            (Some(domain), None, entries) => return Some(Target::Descriptor { domain, entries }),
-            (Some(domain), Some(rule), entries) if entries.is_empty() => return Some(Target::Rule { domain, rule }),
+            (Some(domain), None, patterns) if patterns.is_empty() => return Some(Target::Domain(domain)),
+            (Some(domain), None, descriptors) => return Some(Target::Descriptors { domain, descriptors }),
+            (Some(domain), Some(rule), patterns) if patterns.is_empty() => return Some(Target::Rule { domain, rule }),
             _ => mistakes.add("rule or entries: give one of them; a descriptor matches only one rule"),
+        }
+        None
+    }
+
+    /// Returns the descriptors of the target. One that is given twice is there once.
+    fn patterns(&self, mistakes: &mut Mistakes) -> Vec<DescriptorPattern> {
+        let Written { entries, descriptors, .. } = self;
+        if descriptors.len() > DESCRIPTORS {
+            mistakes.add(format!("descriptors: at most {DESCRIPTORS}; use a pattern, such as \"acme_*\", or a rule"));
+        }
+        if descriptors.iter().any(Vec::is_empty) {
+            mistakes.add("descriptors: each has entries; omit the field to change a whole domain");
+        }
+        let mut found: Vec<DescriptorPattern> = Vec::new();
+        let written = descriptors.iter().chain([entries].into_iter().filter(|entries| !entries.is_empty()));
+        for descriptor in written.take(DESCRIPTORS) {
+            let pattern = DescriptorPattern(descriptor.iter().filter_map(|entry| entry.pattern(mistakes)).collect());
+            if !found.contains(&pattern) {
+                found.push(pattern);
+            }
+        }
+        if found.iter().filter(|pattern| pattern.exact().is_none()).count() > PATTERNS {
+            mistakes.add(format!(
+                "descriptors: at most {PATTERNS} with a pattern, because a request is compared with each"
+            ));
+        }
+        found
+    }
+
+    fn hours(&self, mistakes: &mut Mistakes) -> Option<Hours> {
+        let Written { hours, time_zone, .. } = self;
+        let zone = time_zone.as_deref().map(TimeZone::named);
+        match (hours, zone) {
+            (None, None) => return None,
+            (None, Some(_)) => mistakes.add("time_zone: only hours have one: write \"hours\": \"22:00-06:00\""),
+            (Some(_), Some(None)) => {
+                mistakes.add("time_zone: write a name of the IANA database, such as \"Europe/Berlin\" or \"UTC\"");
+            }
+            (Some(hours), zone) => {
+                let hours =
+                    zone.flatten().or_else(|| TimeZone::named("UTC")).and_then(|zone| Hours::parse(hours, zone));
+                if hours.is_none() {
+                    mistakes.add("hours: write two different times of the day, such as \"22:00-06:00\"");
+                }
+                return hours;
+            }
         }
         None
     }
@@ -203,21 +337,24 @@ fn add_words(who: &str, why: &str, mistakes: &mut Mistakes) {
 }
 
 impl From<&Content> for Written {
-    fn from(Content { target, effect, who, why }: &Content) -> Written {
-        let (rule, entries) = match target {
-            Target::All | Target::Domain(_) => (None, Vec::new()),
-            Target::Rule { rule, .. } => (Some(rule.clone()), Vec::new()),
-            Target::Descriptor { entries, .. } => (None, entries.clone()),
+    fn from(Content { target, effect, hours, who, why }: &Content) -> Written {
+        let written = |DescriptorPattern(entries): &DescriptorPattern| entries.iter().map(WrittenEntry::from).collect();
+        let (entries, descriptors) = match target.descriptors() {
+            [one] => (written(one), Vec::new()),
+            several => (Vec::new(), several.iter().map(written).collect()),
         };
         Written {
             id: None,
             everything: *target == Target::All,
             domain: target.domain().map(str::to_owned),
-            rule,
+            rule: if let Target::Rule { rule, .. } = target { Some(rule.clone()) } else { None },
             entries,
+            descriptors,
             effect: effect.name().to_owned(),
             share: if let Effect::Scale(share) = effect { Some(share.to_string()) } else { None },
             number: if let Effect::Number(number) = effect { Some(*number) } else { None },
+            hours: hours.map(Hours::range),
+            time_zone: hours.map(|hours| hours.time_zone().to_string()),
             who: who.clone(),
             why: why.clone(),
             lasts: None,
@@ -235,6 +372,9 @@ pub struct Shown {
     pub since: String,
     /// Its end.
     pub until: String,
+    /// When its hours begin again; `None` if it takes effect now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paused_until: Option<String>,
     /// The reason why it matches nothing in the rules; `None` if the rules have a limit that it changes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unmatched: Option<String>,
@@ -282,20 +422,26 @@ impl fmt::Display for OnlyHere {
 }
 
 impl Shown {
-    /// Creates the JSON form. `unmatched` is the reason why the adjustment matches nothing in the rules, if so.
-    pub fn new(adjustment: &Adjustment, unmatched: Option<String>) -> Shown {
+    /// Creates the JSON form at this time of the store. `unmatched` is the reason why the adjustment matches nothing in
+    /// the rules, if so.
+    pub fn new(adjustment: &Adjustment, now_ms: u64, unmatched: Option<String>) -> Shown {
         let written = Written { id: Some(adjustment.id.to_string()), ..Written::from(&adjustment.content) };
         let (since, until) = (timestamp(adjustment.since_ms), timestamp(adjustment.until_ms));
-        Shown { written, since, until, unmatched, only_here: None }
+        let paused = adjustment.content.hours.filter(|hours| !hours.contain(now_ms));
+        let paused_until = paused.and_then(|hours| hours.next_turn(now_ms)).map(timestamp);
+        Shown { written, since, until, paused_until, unmatched, only_here: None }
     }
 }
 
 impl fmt::Display for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shown { written, until, unmatched, only_here, .. } = self;
+        let Shown { written, until, paused_until, unmatched, only_here, .. } = self;
         let (id, content) = (written.id.as_deref().unwrap_or_default(), written.content());
-        let Ok(Content { target, effect, who, why }) = content else { return write!(f, "{id}") };
-        write!(f, "{id}  {effect}  {target}\n  until {until}, by {}: {}", printable(&who), printable(&why))?;
+        let Ok(Content { target, effect, hours, who, why }) = content else { return write!(f, "{id}") };
+        write!(f, "{id}  {effect}  {target}\n  ")?;
+        hours.iter().try_for_each(|hours| write!(f, "daily {hours}, "))?;
+        paused_until.iter().try_for_each(|until| write!(f, "paused until {}, ", printable(until)))?;
+        write!(f, "until {until}, by {}: {}", printable(&who), printable(&why))?;
         only_here.iter().try_for_each(|here| write!(f, "\n  {here}"))?;
         unmatched
             .iter()
@@ -320,6 +466,10 @@ mod tests {
             r#""effect": "shadow", "domain": "shop", "rule": "per-user""#,
             r#""effect": "number", "number": 5, "domain": "shop", "entries": [{"key": "user", "value": "a b=c"}]"#,
             r#""effect": "block", "domain": "shop", "entries": [{"key": "user", "value": ""}]"#,
+            r#""effect": "block", "domain": "shop", "entries": [{"key": "user", "pattern": "acme_*"}]"#,
+            r#""effect": "pass", "domain": "shop", "hours": "22:00-06:00", "time_zone": "Europe/Berlin""#,
+            r#""effect": "block", "domain": "shop", "descriptors": [[{"key": "user", "value": "*"}],
+               [{"key": "user", "pattern": "acme_*"}, {"key": "path", "value": "/"}]]"#,
         ] {
             let json = format!(r#"{{{rest}, "who": "ann", "why": "a sale", "for": "30m"}}"#);
             let proposal = read(&json).unwrap();
@@ -329,6 +479,36 @@ mod tests {
             let content = serde_json::from_str::<Written>(&kept).unwrap().content();
             assert_eq!(content, Ok(proposal.content));
         }
+    }
+
+    #[test]
+    fn a_descriptor_that_is_given_twice_is_one_and_hours_are_in_utc_unless_they_say() {
+        let rest =
+            r#""effect": "block", "domain": "shop", "hours": "8:00-24:00", "who": "ann", "why": "x", "for": "1h""#;
+        let user = |value: &str| format!(r#"[{{"key": "user", "value": "{value}"}}]"#);
+        let (ann, bob) = (user("ann"), user("bob"));
+        let content = read(&format!(r#"{{{rest}, "descriptors": [{ann}, {bob}, {ann}]}}"#)).unwrap().content;
+        assert_eq!(content.target.to_string(), "shop: user=ann + user=bob");
+        assert_eq!(content.hours.unwrap().to_string(), "08:00-00:00 UTC");
+        let one = read(&format!(r#"{{{rest}, "descriptors": [{ann}]}}"#)).unwrap().content;
+        assert_eq!(one, read(&format!(r#"{{{rest}, "entries": {ann}}}"#)).unwrap().content);
+    }
+
+    #[test]
+    fn descriptors_are_bounded() {
+        let many = |count: usize, entry: &str| {
+            let all: Vec<String> = (0..count).map(|at| format!("[{}]", entry.replace('N', &at.to_string()))).collect();
+            let rest = r#""effect": "block", "domain": "shop", "who": "ann", "why": "x", "for": "1h""#;
+            read(&format!(r#"{{{rest}, "descriptors": [{}]}}"#, all.join(",")))
+        };
+        let (value, pattern) = (r#"{"key": "u", "value": "N"}"#, r#"{"key": "u", "pattern": "N*"}"#);
+        for (bound, entry, wrong) in [(200, value, "at most 200; use a pattern"), (20, pattern, "at most 20 with a")] {
+            assert!(many(bound, entry).is_ok());
+            let said = many(bound + 1, entry).unwrap_err();
+            assert!(said.contains(wrong), "{said}");
+        }
+        let long = format!(r#"{{"key": "u", "value": "N{}"}}"#, "x".repeat(100));
+        assert!(many(100, &long).unwrap_err().contains("at most 8000 bytes together"));
     }
 
     #[test]
@@ -354,6 +534,23 @@ mod tests {
                 "rule or entries: give one of them",
             ),
             (r#""effect": "pass", "everything": true, "id": "a b""#, "id: use up to 64 letters"),
+            (r#""effect": "pass", "everything": true, "id": "alerts""#, "id: alerts is a path of the API"),
+            (r#""effect": "pass", "domain": "a", "entries": [{"key": "u"}]"#, "u has a value, or a pattern such as"),
+            (r#""effect": "pass", "domain": "a", "entries": [{"key": "u", "value": "x", "pattern": "*"}]"#, "not both"),
+            (r#""effect": "pass", "domain": "a", "entries": [{"key": "u", "pattern": "x"}]"#, "has a *, such as x*"),
+            (r#""effect": "pass", "domain": "a", "entries": [{"value": "x"}]"#, "entries: each has a key"),
+            (r#""effect": "pass", "domain": "a", "descriptors": [[]]"#, "descriptors: each has entries"),
+            (
+                r#""effect": "pass", "domain": "a", "descriptors": [[{"key": "u", "value": "x"}]],
+                   "entries": [{"key": "u", "value": "x"}]"#,
+                "entries or descriptors: give one of them",
+            ),
+            (r#""effect": "pass", "domain": "a", "hours": "22-6""#, "hours: write two different times of the day"),
+            (r#""effect": "pass", "domain": "a", "time_zone": "UTC""#, "time_zone: only hours have one"),
+            (
+                r#""effect": "pass", "domain": "a", "hours": "8:00-9:00", "time_zone": "Berlin""#,
+                "time_zone: write a name of the IANA database",
+            ),
             (r#""effect": "pass", "until": "tomorrow""#, "unknown field `until`"),
         ] {
             let said = read(&format!("{{{rest}, {good}}}")).unwrap_err();

@@ -56,8 +56,38 @@ impl TimeZone {
 
     /// Returns the date at a time.
     fn date(self, ms: u64) -> Date {
-        let timestamp = i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
-        self.0.rules.to_datetime(timestamp.unwrap_or(Timestamp::MAX)).date()
+        self.0.rules.to_datetime(timestamp(ms)).date()
+    }
+
+    /// Returns the seconds that the clocks show at a time, since midnight.
+    pub(crate) fn second_of_day(self, ms: u64) -> u32 {
+        let time = self.0.rules.to_datetime(timestamp(ms)).time();
+        let number = |part: i8| u32::try_from(part).unwrap_or(0);
+        (number(time.hour()) * 60 + number(time.minute())) * 60 + number(time.second())
+    }
+
+    /// Returns the times near this one, in no particular order, at which the clocks show one of these seconds of the
+    /// day, on the days from yesterday to the third from now, or change. Below a minute, the clocks may pass a second
+    /// of the day without showing it: then a change is among the times.
+    pub(crate) fn times_near(self, ms: u64, seconds_of_day: [u32; 2]) -> Vec<u64> {
+        let mut found = Vec::new();
+        let now = timestamp(ms);
+        let first = self.date(ms).saturating_sub(1.day());
+        for date in first.series(1.day()).take(5) {
+            for seconds in seconds_of_day {
+                let shown = date.to_datetime(Time::midnight()).saturating_add(i64::from(seconds).seconds());
+                let (one, other) = match self.0.rules.to_ambiguous_timestamp(shown).offset() {
+                    AmbiguousOffset::Unambiguous { offset } => (offset, None),
+                    AmbiguousOffset::Fold { before, after } | AmbiguousOffset::Gap { before, after } => {
+                        (before, Some(after))
+                    }
+                };
+                found.extend([Some(one), other].into_iter().flatten().filter_map(|at| at.to_timestamp(shown).ok()));
+            }
+        }
+        let last = found.iter().max().copied().unwrap_or(now);
+        found.extend(self.0.rules.following(now).map(|change| change.timestamp()).take_while(|at| *at <= last));
+        found.into_iter().filter_map(|at| u64::try_from(at.as_millisecond()).ok()).collect()
     }
 
     /// Returns the start of a date in milliseconds since the epoch; 0 for dates before the epoch.
@@ -78,6 +108,11 @@ impl TimeZone {
         let after = until.saturating_add(SignedDuration::from_nanos(1)).unwrap_or(until);
         self.0.rules.preceding(after).next().map_or(until, |change| change.timestamp())
     }
+}
+
+fn timestamp(ms: u64) -> Timestamp {
+    let timestamp = i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
+    timestamp.unwrap_or(Timestamp::MAX)
 }
 
 impl PartialEq for TimeZone {

@@ -20,14 +20,17 @@ pub(super) fn denied_anyway(plan: &Plan<'_>) -> Option<String> {
     votes.deny().then(|| let_nothing_pass(&names()))
 }
 
-/// Describes the adjustments of a limit and their effects.
-fn adjustments(asked: &Asked<'_>) -> Vec<String> {
-    let words = asked.adjusted.all().map(|adjustment| match adjustment.content.effect.kind() {
-        Kind::Number => {
-            let limit = &asked.check.limit;
-            format!("{adjustment}: {} {}, {} at once", limit.number(), per_of(limit), limit.capacity())
+/// Describes the adjustments of a limit for a descriptor, and their effects.
+fn adjustments(asked: &Asked<'_>, descriptor: &Descriptor) -> Vec<String> {
+    let words = asked.adjusted.all().map(|adjustment| {
+        let words = adjustment.about(&descriptor.entries);
+        match adjustment.content.effect.kind() {
+            Kind::Number => {
+                let limit = &asked.check.limit;
+                format!("{words}: {} {}, {} at once", limit.number(), per_of(limit), limit.capacity())
+            }
+            Kind::Passage | Kind::Role => words,
         }
-        Kind::Passage | Kind::Role => adjustment.to_string(),
     });
     words.collect()
 }
@@ -47,6 +50,10 @@ pub(super) struct OfPlan<'p, 'a> {
 }
 
 impl OfPlan<'_, '_> {
+    fn descriptor(&self) -> &Descriptor {
+        &self.request.descriptors[self.index]
+    }
+
     pub(super) fn explain(&self, descriptor: &Descriptor, budget: &mut Budget) -> Explained {
         let entries: Vec<String> =
             descriptor.entries.iter().map(|entry| format!("{}={}", entry.key, entry.value)).collect();
@@ -112,16 +119,17 @@ impl OfPlan<'_, '_> {
                 Role::Shadow => RoleName::ShadowMode,
             },
             parts: {
-                let brought = self.request.descriptors[self.index].limit.filter(|_| rule.takes_number());
+                let brought = self.descriptor().limit.filter(|_| rule.takes_number());
                 let effective = brought.and(planned).map(|asked| &asked.check.limit);
                 parts::of(self.rules, rule, (limit, effective))
             },
-            in_share: limit.config.options.enforce.map(|share| {
-                let entries = &self.request.descriptors[self.index].entries;
-                share.has(rule, &limit.config, (&self.request.domain, entries))
-            }),
+            in_share: limit
+                .config
+                .options
+                .enforce
+                .map(|share| share.has(rule, &limit.config, (&self.request.domain, &self.descriptor().entries))),
             replaced_by,
-            adjustments: planned.map(adjustments).unwrap_or_default(),
+            adjustments: planned.map(|planned| adjustments(planned, self.descriptor())).unwrap_or_default(),
             counter: asked.map(|asked| asked.check.key.to_string()),
             penalty_counter: asked.and_then(|asked| Some(asked.check.penalty.as_ref()?.key.to_string())),
             state: None,
@@ -142,7 +150,7 @@ impl OfPlan<'_, '_> {
             parts: parts::of_override(self.rules, domain, &planned.check.limit),
             in_share: None,
             replaced_by: None,
-            adjustments: adjustments(planned),
+            adjustments: adjustments(planned, self.descriptor()),
             counter: asked.map(|asked| asked.check.key.to_string()),
             penalty_counter: None,
             state: None,

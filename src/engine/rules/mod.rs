@@ -12,6 +12,7 @@ pub mod config;
 pub mod diff;
 pub mod expect;
 pub mod keys;
+mod matching;
 pub mod options;
 pub mod pairs;
 pub mod report;

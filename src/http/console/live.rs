@@ -44,7 +44,7 @@ struct Tick<'a> {
     rules: usize,
     domains: usize,
     shadow_mode: bool,
-    /// Number of adjustments in force.
+    /// Number of adjustments that take effect now.
     adjustments: usize,
     /// Those of them that change the most limits, at most [`ADJUSTED`].
     adjusted: serde_json::Value,
@@ -125,12 +125,15 @@ pub(super) fn ticks<S: Store>(
     })
 }
 
-/// Returns the adjustments that change the most limits: first those of everything, then of domains, of rules, of keys.
+/// Returns the adjustments that change the most limits now: first those of everything, then of domains, of rules, of
+/// keys.
 fn adjusted<S: Store>(shown: &Shown<S>, client: &Client) -> serde_json::Value {
     let mut list = shown.admin.adjustments().list();
+    list.retain(|one| one.paused_until.is_none());
     let narrowness = |one: &engine::adjustment::Shown| {
         let written = &one.written;
-        [written.domain.is_some(), written.rule.is_some(), !written.entries.is_empty()]
+        let has_descriptors = !written.entries.is_empty() || !written.descriptors.is_empty();
+        [written.domain.is_some(), written.rule.is_some(), has_descriptors]
     };
     list.sort_by_key(|one| narrowness(one).map(u8::from).into_iter().rev().collect::<Vec<_>>());
     list.truncate(ADJUSTED);

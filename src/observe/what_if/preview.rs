@@ -1,5 +1,7 @@
 //! The recorded requests, decided with and without an adjustment.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::trial::{MOST_BYTES, Scene, Trouble};
@@ -143,30 +145,40 @@ impl<'a> Adjusted<'a> {
     /// Returns the number of limits in the rules that the adjustment touches. A limit with a narrower adjustment of the
     /// same kind is not among them.
     pub fn limits(&self) -> usize {
-        self.touched().count()
+        self.touched().len()
     }
 
-    fn touched(&self) -> impl Iterator<Item = (&'a Rule, &'a RuleLimit)> {
+    fn touched(&self) -> Vec<(&'a Rule, &'a RuleLimit)> {
         let Adjusted { rules, after, id, .. } = *self;
-        let content = self.content();
-        let entries = match content {
-            Some((Target::Descriptor { entries, .. }, _)) => &**entries,
-            _ => &[],
-        };
-        let only = match content {
-            Some((Target::Descriptor { domain, entries }, _)) => {
-                Some(rules.domain(domain).and_then(|domain| rules.find(domain, entries)))
-            }
-            _ => None,
-        };
-        let is_touched = move |(rule, limit): &(&Rule, &RuleLimit)| {
-            let is_here = only.is_none_or(|only| only.is_some_and(|only| std::ptr::eq(only, *rule)));
+        let applies = |rule: &Rule, limit: &RuleLimit, entries: &[Entry]| {
             let name = LimitName { path: &rule.path, label: &limit.label };
-            is_here
-                && limit.config.allowance != Allowance::Unlimited
+            limit.config.allowance != Allowance::Unlimited
                 && after.of(&rule.domain, Some(name), entries).all().any(|adjustment| adjustment.id == *id)
         };
-        rules.limits().filter(is_touched)
+        let Some((Target::Descriptors { domain, descriptors }, _)) = self.content() else {
+            return rules.limits().filter(|(rule, limit)| applies(rule, limit, &[])).collect();
+        };
+        let Some(domain) = rules.domain(domain) else { return Vec::new() };
+        let mut found = BTreeMap::new();
+        for descriptor in descriptors {
+            let exact = descriptor.exact();
+            let reached = match &exact {
+                Some(entries) => rules.find(domain, entries).into_iter().collect(),
+                None => rules.reached_by(domain, descriptor),
+            };
+            for (rule, limit) in reached.into_iter().flat_map(|rule| rule.limits.iter().map(move |limit| (rule, limit)))
+            {
+                let is_touched = match &exact {
+                    Some(entries) => applies(rule, limit, entries),
+                    // A narrower adjustment is of a few of its keys.
+                    None => limit.config.allowance != Allowance::Unlimited,
+                };
+                if is_touched {
+                    found.insert(limit.id, (rule, limit));
+                }
+            }
+        }
+        found.into_values().collect()
     }
 
     /// Returns whether it changes only limits of concurrency, in a way that depends on their counters.
@@ -176,7 +188,7 @@ impl<'a> Adjusted<'a> {
             Allowance::Limited(limit) => limit.algorithm().has_holders(),
             Allowance::Unlimited => false,
         };
-        effect.kind() != Kind::Passage && self.touched().all(|(_, limit)| has_holders(&limit.config.allowance))
+        effect.kind() != Kind::Passage && self.touched().iter().all(|(_, limit)| has_holders(&limit.config.allowance))
     }
 
     /// Returns which of its keys are recorded.
@@ -187,10 +199,14 @@ impl<'a> Adjusted<'a> {
             if is_sampled(&request) { Known::Complete } else { Known::No }
         };
         match self.content() {
-            Some((Target::Descriptor { domain, entries }, _)) => of(domain, entries),
+            Some((Target::Descriptors { domain, descriptors }, _)) => match &**descriptors {
+                [one] => one.exact().map_or(Known::Sampled, |entries| of(domain, &entries)),
+                // Of several, as many are recorded as of all keys.
+                _ => Known::Sampled,
+            },
             Some((Target::Rule { domain, .. }, _)) => {
                 // Several limits of one rule have the same keys.
-                let mut rules = self.touched().map(|(rule, _)| rule);
+                let mut rules = self.touched().into_iter().map(|(rule, _)| rule);
                 let Some(rule) = rules.next() else { return Known::Sampled };
                 let has_one_key = |rule: &Rule| {
                     let values = rule.keys_and_values().enumerate();

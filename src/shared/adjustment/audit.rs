@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::store::AdjustmentStore;
-use crate::engine::adjustment::{Content, Target, Written};
+use crate::engine::adjustment::{Content, DescriptorPattern, EntryPattern, Target, ValuePattern, Written};
 use crate::engine::check::StoreError;
 use crate::engine::clock::timestamp;
 use crate::engine::descriptor::Entry;
@@ -203,23 +203,33 @@ impl Record {
         format!("{at_ms} {} {id} {note}\n{content}", action.name())
     }
 
-    /// Returns the answer for people, with values as `shown` says: `None` hides a value.
-    pub fn shown<'r>(&'r self, shown: impl Fn(&'r str) -> Option<Cow<'r, str>>) -> Shown {
+    /// Returns the answer for people, with values and patterns as `shown` says: `None` hides one.
+    pub fn shown(&self, shown: impl Fn(&str) -> Option<Cow<'_, str>>) -> Shown {
         let Record { at_ms, action, id, note, content } = self;
-        let entries = |domain: &str, entries: &'r [Entry]| {
-            let entries = entries.iter().map(|Entry { key, value }| match shown(value) {
-                Some(value) => format!("{key}={value}"),
-                None => key.as_str().to_owned(),
-            });
-            format!("{domain}: {}", entries.collect::<Vec<_>>().join(" "))
+        let written = |key: &str, sign: char, value: &str| match shown(value) {
+            Some(value) => format!("{key}{sign}{value}"),
+            None => key.to_owned(),
+        };
+        let pattern = |EntryPattern { key, value }: &EntryPattern| match value {
+            ValuePattern::Exactly(value) => written(key, '=', value),
+            ValuePattern::Like(pattern) => written(key, '~', &pattern.to_string()),
         };
         let target = match content.as_ref().map(|content| &content.target) {
             Some(Target::All) => "everything".to_owned(),
             Some(Target::Domain(domain)) => domain.clone(),
             Some(Target::Rule { domain, rule }) => format!("{domain}/{rule}"),
-            Some(Target::Descriptor { domain, entries: of }) => entries(domain, of),
+            Some(Target::Descriptors { domain, descriptors }) => {
+                let descriptor = |DescriptorPattern(entries): &DescriptorPattern| {
+                    entries.iter().map(pattern).collect::<Vec<_>>().join(" ")
+                };
+                format!("{domain}: {}", descriptors.iter().map(descriptor).collect::<Vec<_>>().join(" + "))
+            }
             None if note.entries.is_empty() => note.target.clone().unwrap_or_default(),
-            None => entries(note.domain.as_deref().unwrap_or_default(), &note.entries),
+            None => {
+                let entries = note.entries.iter().map(|Entry { key, value }| written(key, '=', value));
+                let domain = note.domain.as_deref().unwrap_or_default();
+                format!("{domain}: {}", entries.collect::<Vec<_>>().join(" "))
+            }
         };
         let own = |of: fn(&Content) -> &String| content.as_ref().map(|content| of(content).clone());
         Shown {

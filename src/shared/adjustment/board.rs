@@ -91,10 +91,19 @@ impl Reply {
         Reply { outcome: Outcome::Unchanged, now_ms: 0, version, adjustments: Vec::new(), unreadable: 0 }
     }
 
-    /// Returns the adjustments that have not ended.
+    fn lasting(&self) -> impl Iterator<Item = &Adjustment> {
+        self.adjustments.iter().filter(|one| !remaining(one, self.now_ms).is_zero())
+    }
+
+    /// Returns whether an adjustment with this ID has not ended.
+    pub(super) fn has(&self, id: &Id) -> bool {
+        self.lasting().any(|one| one.id == *id)
+    }
+
+    /// Returns the adjustments that have not ended, and are within their hours.
     pub fn in_force(&self) -> InForce {
-        let last = self.adjustments.iter().filter(|one| !remaining(one, self.now_ms).is_zero());
-        InForce::new(last.cloned().map(Arc::new).collect())
+        let now = self.lasting().filter(|one| one.is_within_hours(self.now_ms));
+        InForce::new(now.cloned().map(Arc::new).collect())
     }
 }
 

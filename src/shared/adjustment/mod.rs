@@ -8,11 +8,12 @@
 
 pub mod audit;
 pub mod board;
+mod matching;
 mod own;
 pub mod redis;
 mod store;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::hash::{BuildHasher as _, RandomState};
 use std::panic::resume_unwind;
@@ -25,20 +26,19 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use crate::engine::adjustment::{
-    Adjustment, Content, Effect, Id, InForce, Kind, MOST, Mistakes, OnlyHere, Proposal, Shown, Target, Written,
+    Adjustment, Content, DescriptorPattern, Id, InForce, MOST, Mistakes, OnlyHere, Proposal, Shown, Target, Written,
     check_words,
 };
 use crate::engine::check::StoreError;
 use crate::engine::clock::Clock as _;
-use crate::engine::descriptor;
-use crate::engine::rules::report::{nearest, quoted};
-use crate::engine::rules::{Allowance, Budget, Domain, Rule, Rules};
+use crate::engine::rules::Rules;
 use crate::limiter::Limiter;
 use crate::metrics::Metrics;
 use crate::store::Store;
 use crate::store::memory::SystemClock;
 use audit::{Action, Audit, Note};
 use board::{Command, Offer, Outcome, Reply, remaining};
+use matching::{note_of, unmatched};
 use own::{Begun, Ended, Next, Own};
 
 pub use store::AdjustmentStore;
@@ -84,6 +84,8 @@ struct Entry {
     /// When it ends, on this process's clock.
     ends: Instant,
     has_ended: bool,
+    /// Whether it is outside its hours.
+    is_paused: bool,
     /// Why it does not match the rules.
     unmatched: Option<String>,
 }
@@ -97,9 +99,6 @@ impl Entry {
 
 /// The most adjustments changed at the same time that get a log line each.
 const LOGGED: usize = 10;
-
-/// Most names of rules that are compared with a name that no rule has.
-const NEAR: usize = 10_000;
 
 /// An adjustment that is not in force, with the rules that it would change.
 #[derive(Debug)]
@@ -288,12 +287,14 @@ impl<S: Store> Adjustments<S> {
             Outcome::Full => return Err(AdjustmentError::Full),
             _ => {}
         }
-        let Proposal { id, content: Content { target, effect, who, why }, .. } = &proposal;
+        let Proposal { id, content: Content { target, effect, who, why, .. }, .. } = &proposal;
         self.begun_again(id);
         let (target, is_new) = (target.without_values(), reply.outcome == Outcome::Done);
         tracing::warn!(%id, %effect, target, who, why, role, is_new, "an operator has created an adjustment");
         let begun = reply.adjustments.iter().find(|one| one.id == *id);
-        begun.map(|adjustment| Shown::new(adjustment, note)).ok_or_else(|| unavailable(StoreError::Answer))
+        begun
+            .map(|adjustment| Shown::new(adjustment, reply.now_ms, note))
+            .ok_or_else(|| unavailable(StoreError::Answer))
     }
 
     /// Returns an adjustment and the rules with and without it, without beginning it. Who begins it, why and for how
@@ -367,6 +368,7 @@ impl<S: Store> Adjustments<S> {
         let Proposal { id, content, lasts } = proposal.clone();
         let until_ms = now_ms + u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX);
         let own = Begun {
+            is_paused: content.hours.is_some_and(|hours| !hours.contain(now_ms)),
             adjustment: Arc::new(Adjustment { id, content, since_ms: now_ms, until_ms }),
             since: now,
             note: self.note(role),
@@ -382,21 +384,25 @@ impl<S: Store> Adjustments<S> {
         self.put_in_force(&held);
         drop(held);
         self.changed.notify_one();
-        let Proposal { id, content: Content { target, effect, who, why }, .. } = &own.proposal;
+        let Proposal { id, content: Content { target, effect, who, why, .. }, .. } = &own.proposal;
         let target = target.without_values();
         tracing::warn!(
             %id, %effect, target, who, why, role, fleet, %cause,
             "an operator has created an adjustment that holds at this instance alone: the store does not answer"
         );
         let only_here = Some(own.shown(instance));
-        Ok(Shown { only_here, ..Shown::new(&own.adjustment, own.unmatched) })
+        Ok(Shown { only_here, ..Shown::new(&own.adjustment, now_ms, own.unmatched) })
     }
 
     /// Records in the audit trail what happened to an adjustment at this instance alone.
     fn record_own(&self, action: Action, Adjustment { id, content, .. }: &Adjustment, by: &Note) {
-        let Content { target, effect, who, why } = content;
+        let Content { target, effect, who, why, .. } = content;
         let (domain, entries) = match target {
-            Target::Descriptor { domain, entries } => (Some(domain.clone()), entries.clone()),
+            Target::Descriptors { domain, descriptors } => {
+                let only = descriptors.first().filter(|_| descriptors.len() == 1);
+                let entries = only.and_then(DescriptorPattern::exact);
+                (entries.is_some().then(|| domain.clone()), entries.unwrap_or_default())
+            }
             _ => (None, Vec::new()),
         };
         let note = Note {
@@ -556,24 +562,28 @@ impl<S: Store> Adjustments<S> {
         Note { role: Some(role.to_owned()), instance: self.instance.clone(), ..Note::default() }
     }
 
-    /// Returns the number of adjustments in force.
+    /// Returns the number of adjustments that take effect now.
     pub fn count(&self) -> usize {
         let held = self.held.lock();
-        held.own.begun.len() + held.in_force().count()
+        let of_store = held.in_force().filter(|entry| !entry.is_paused).count();
+        of_store + held.own.begun.iter().filter(|own| !own.is_paused).count()
     }
 
     /// Returns the adjustments in force, the oldest first: of the store, with those that are ended at this instance
     /// alone, and of this instance alone.
     pub fn list(&self) -> Vec<Shown> {
-        let held = self.held.lock();
+        let (held, now) = (self.held.lock(), Instant::now());
+        let shown = |one: &Adjustment, ends: Instant, unmatched: &Option<String>| {
+            Shown::new(one, store_time(one, ends, now), unmatched.clone())
+        };
         let of_store = held.list.iter().filter(|entry| !entry.has_ended).map(|entry| {
             let ended = held.own.ended.iter().find(|ended| ended.ends(entry));
             let only_here = ended.map(|ended| self.only_ended_here(ended.fleet));
-            Shown { only_here, ..Shown::new(&entry.adjustment, entry.unmatched.clone()) }
+            Shown { only_here, ..shown(&entry.adjustment, entry.ends, &entry.unmatched) }
         });
         let own = held.own.begun.iter().map(|own| {
             let only_here = self.instance.as_deref().map(|instance| own.shown(instance));
-            Shown { only_here, ..Shown::new(&own.adjustment, own.unmatched.clone()) }
+            Shown { only_here, ..shown(&own.adjustment, own.ends(), &own.unmatched) }
         });
         of_store.chain(own).collect()
     }
@@ -612,7 +622,7 @@ impl<S: Store> Adjustments<S> {
         held.version = reply.version;
         let mut before: HashMap<Id, Entry> =
             held.list.drain(..).map(|entry| (entry.adjustment.id.clone(), entry)).collect();
-        let mut begun = Vec::new();
+        let (mut begun, mut paused) = (Vec::new(), Vec::new());
         for adjustment in &reply.adjustments {
             let known = before.get(&adjustment.id).filter(|known| is_same(&known.adjustment, adjustment));
             if known.is_some() {
@@ -620,14 +630,16 @@ impl<S: Store> Adjustments<S> {
                 continue;
             }
             let ends = asked + remaining(adjustment, reply.now_ms);
-            let entry =
-                Entry { adjustment: Arc::new(adjustment.clone()), ends, has_ended: ends <= asked, unmatched: None };
+            let is_paused = !adjustment.is_within_hours(reply.now_ms);
+            let adjustment = Arc::new(adjustment.clone());
+            let entry = Entry { adjustment, ends, has_ended: ends <= asked, is_paused, unmatched: None };
             if !entry.has_ended {
-                begun.push(Arc::clone(&entry.adjustment));
+                if is_paused { &mut paused } else { &mut begun }.push(Arc::clone(&entry.adjustment));
             }
             held.list.push(entry);
         }
         tell(&begun, "an adjustment is in force");
+        tell(&paused, "an adjustment is outside its hours");
         let gone = before.into_values().filter(|entry| !entry.has_ended).map(|entry| entry.adjustment);
         tell(&gone.collect::<Vec<_>>(), "an adjustment has ended");
         held.rules = Weak::new();
@@ -636,7 +648,7 @@ impl<S: Store> Adjustments<S> {
         self.changed.notify_one();
     }
 
-    /// Ends adjustments that are over, and returns when the next one ends.
+    /// Ends adjustments that are over, pauses those outside their hours, and returns when the next one ends or turns.
     fn expire(&self, now: Instant) -> Option<Instant> {
         let mut held = self.held.lock();
         let mut ended = Vec::new();
@@ -650,11 +662,14 @@ impl<S: Store> Adjustments<S> {
         }
         held.own.ended.retain(|ended| ended.until > now);
         tell(&ended, "an adjustment has ended");
-        if !ended.is_empty() {
+        let (turned, next_turn) = held.turn(now);
+        tell(&turned.begun, "the hours of an adjustment have begun");
+        tell(&turned.paused, "an adjustment is outside its hours");
+        if !ended.is_empty() || !turned.begun.is_empty() || !turned.paused.is_empty() {
             self.put_in_force(&held);
         }
         let ends = held.list.iter().filter(|entry| !entry.has_ended).map(|entry| entry.ends);
-        ends.chain(held.own.begun.iter().map(Begun::ends)).min()
+        ends.chain(held.own.begun.iter().map(Begun::ends)).chain(next_turn).min()
     }
 
     fn put_in_force(&self, held: &Held) {
@@ -720,28 +735,56 @@ impl<S: Store> Adjustments<S> {
     }
 }
 
+/// Adjustments whose hours have begun or ended.
+#[derive(Default)]
+struct Turned {
+    begun: Vec<Arc<Adjustment>>,
+    paused: Vec<Arc<Adjustment>>,
+}
+
 impl Held {
+    /// Pauses adjustments outside their hours, and returns when the next hours begin or end.
+    fn turn(&mut self, now: Instant) -> (Turned, Option<Instant>) {
+        let (mut turned, mut next) = (Turned::default(), None::<Instant>);
+        let list = self.list.iter_mut().filter(|entry| !entry.has_ended);
+        let list = list.map(|entry| (&entry.adjustment, entry.ends, &mut entry.is_paused));
+        let own = self.own.begun.iter_mut();
+        let own = own.map(|own| (&own.adjustment, own.since + own.proposal.lasts, &mut own.is_paused));
+        for (adjustment, ends, is_paused) in list.chain(own) {
+            let Some(hours) = adjustment.content.hours else { continue };
+            let now_ms = store_time(adjustment, ends, now);
+            let was_paused = std::mem::replace(is_paused, !hours.contain(now_ms));
+            if was_paused != *is_paused {
+                if *is_paused { &mut turned.paused } else { &mut turned.begun }.push(Arc::clone(adjustment));
+            }
+            let turn = hours.next_turn(now_ms).map(|turn| now + Duration::from_millis(turn - now_ms));
+            next = next.into_iter().chain(turn).min();
+        }
+        (turned, next)
+    }
+
     /// Returns all adjustments, of the store and of this instance alone.
     fn all(&self) -> impl Iterator<Item = &Arc<Adjustment>> {
         let own = self.own.begun.iter().map(|own| &own.adjustment);
         self.list.iter().map(|entry| &entry.adjustment).chain(own)
     }
 
-    /// Returns the adjustments of the store that are in force here.
+    /// Returns the adjustments of the store that are not ended here. Some may be paused.
     fn in_force(&self) -> impl Iterator<Item = &Entry> {
         let is_ended_here = |entry: &Entry| self.own.ended.iter().any(|ended| ended.ends(entry));
         self.list.iter().filter(move |entry| !entry.has_ended && !is_ended_here(entry))
     }
 
-    /// Returns all adjustments in force here, the oldest first: of several for the same limits, the latest applies,
-    /// wherever it began.
+    /// Returns all adjustments in force here within their hours, the oldest first: of several for the same limits, the
+    /// latest applies, wherever it began.
     fn by_start(&self) -> Vec<Arc<Adjustment>> {
+        let in_force = self.in_force().filter(|entry| !entry.is_paused);
         let mut all: Vec<(Option<Instant>, &Arc<Adjustment>)> =
-            self.in_force().map(|entry| (entry.began(), &entry.adjustment)).collect();
+            in_force.map(|entry| (entry.began(), &entry.adjustment)).collect();
         // The same order at all instances, whenever each has read them.
         all.sort_by(|(_, a), (_, b)| (a.since_ms, &a.id).cmp(&(b.since_ms, &b.id)));
         // One that the store has taken meanwhile is the store's.
-        let is_own = |own: &&Begun| !own.is_in(&self.list);
+        let is_own = |own: &&Begun| !own.is_paused && !own.is_in(&self.list);
         for own in self.own.begun.iter().filter(is_own) {
             let since = Some(own.since);
             let place = all.iter().position(|(began, _)| *began > since).unwrap_or(all.len());
@@ -758,7 +801,17 @@ fn repeated(held: &mut Held, instance: &str, proposal: &Proposal, fleet: bool) -
         (own.fleet, own.stays) = (true, None);
     }
     let only_here = Some(own.shown(instance));
-    Some(Shown { only_here, ..Shown::new(&own.adjustment, own.unmatched.clone()) })
+    let now_ms = store_time(&own.adjustment, own.ends(), Instant::now());
+    Some(Shown { only_here, ..Shown::new(&own.adjustment, now_ms, own.unmatched.clone()) })
+}
+
+/// Returns the time of the clock that an adjustment ends by, from when it ends on this process's clock. A step of that
+/// clock after the adjustment was read does not show.
+fn store_time(adjustment: &Adjustment, ends: Instant, now: Instant) -> u64 {
+    let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let left = ends.saturating_duration_since(now);
+    // Rounded up: a turn at a whole millisecond is not missed by a part of one.
+    adjustment.until_ms.saturating_sub(ms(left)).saturating_add(ms(now.saturating_duration_since(ends)))
 }
 
 /// Returns whether both are the same adjustment, even if the store's clock was set back and the duration is counted
@@ -770,7 +823,7 @@ fn is_same(known: &Adjustment, read: &Adjustment) -> bool {
 /// Logs the same event for each of these, up to [`LOGGED`] of them.
 fn tell(adjustments: &[Arc<Adjustment>], what: &str) {
     for adjustment in adjustments.iter().take(LOGGED) {
-        let Adjustment { id, content: Content { target, effect, who, why }, .. } = &**adjustment;
+        let Adjustment { id, content: Content { target, effect, who, why, .. }, .. } = &**adjustment;
         let target = target.without_values();
         tracing::info!(%id, %effect, target, who, why, "{what}");
     }
@@ -790,131 +843,4 @@ async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static
 /// Returns an unused ID.
 pub fn fresh_id() -> Id {
     Id::of_number(RandomState::new().hash_one(0))
-}
-
-/// The reason why an adjustment does not match the rules.
-struct Mismatch {
-    reason: String,
-    /// Whether the adjustment may still be intended, because it changes limits that requests bring along.
-    may_begin: bool,
-}
-
-impl Mismatch {
-    fn refused(reason: String) -> Mismatch {
-        Mismatch { reason, may_begin: false }
-    }
-
-    /// Adds what the rules have instead, for entries that reach no rule.
-    fn with_near_miss(mut self, rules: &Rules, domain: &Domain, entries: &[descriptor::Entry]) -> Mismatch {
-        let mut budget = Budget::new(Budget::PERSON);
-        if let Some(miss) = rules.trace(domain, entries, &mut budget).misses.into_iter().next() {
-            self.reason = format!("{}; {}", self.reason, miss.words);
-        }
-        self
-    }
-
-    fn of_rules(reason: &str) -> Mismatch {
-        let reason = format!("{reason}: it changes only limits that requests supply");
-        Mismatch { reason, may_begin: true }
-    }
-}
-
-/// Returns why an adjustment changes only limits that requests supply, if so.
-///
-/// # Errors
-/// If it would change nothing.
-fn note_of(rules: &Rules, content: &Content) -> Result<Option<String>, AdjustmentError> {
-    match unmatched(rules, &[content]).remove(&0) {
-        Some(Mismatch { reason, may_begin: false }) => Err(AdjustmentError::Unmatched(reason)),
-        Some(Mismatch { reason, may_begin: true }) => Ok(Some(reason)),
-        None => Ok(None),
-    }
-}
-
-/// Returns which of these do not match the rules, by index.
-fn unmatched(rules: &Rules, contents: &[&Content]) -> BTreeMap<usize, Mismatch> {
-    let mut found = BTreeMap::new();
-    // By name, so a million rules are searched only once.
-    let mut wanted: HashMap<(&str, &str), Vec<usize>> = HashMap::new();
-    for (place, content) in contents.iter().enumerate() {
-        let Some(name) = content.target.domain() else { continue };
-        let Some(domain) = rules.domain(name) else {
-            let miss = rules.missed_domain(name, &mut Budget::new(Budget::PERSON));
-            found.insert(place, Mismatch::refused(format!("the rules have no domain {name}: {}", miss.words)));
-            continue;
-        };
-        match &content.target {
-            Target::Rule { rule, .. } => {
-                let reason = format!("domain {name} has no rule {rule}: name its path or its limit");
-                found.insert(place, Mismatch::refused(reason));
-                wanted.entry((name, rule)).or_default().push(place);
-            }
-            Target::Descriptor { entries, .. } => {
-                let mismatch = of_descriptor(rules.find(domain, entries), entries, content.effect);
-                let mismatch = mismatch.map(|mismatch| mismatch.with_near_miss(rules, domain, entries));
-                found.extend(mismatch.map(|mismatch| (place, mismatch)));
-            }
-            Target::All | Target::Domain(_) => {}
-        }
-    }
-    if wanted.is_empty() {
-        return found;
-    }
-    let mut names: Vec<(&str, &str)> = Vec::new();
-    for (rule, limit) in rules.limits() {
-        for name in [&rule.path, &limit.label] {
-            if names.len() < NEAR && wanted.keys().any(|(domain, _)| *domain == &*rule.domain) {
-                names.push((&rule.domain, name));
-            }
-            for place in wanted.get(&(&*rule.domain, &**name)).into_iter().flatten() {
-                match changes(contents[*place].effect, &limit.config.allowance) {
-                    None => drop(found.remove(place)),
-                    Some(reason) => drop(found.entry(*place).and_modify(|found| found.reason = reason)),
-                }
-            }
-        }
-    }
-    for ((domain, rule), places) in wanted {
-        let known: Vec<&str> = names.iter().filter(|(of, _)| *of == domain).map(|(_, name)| *name).collect();
-        let Some(near) = nearest(rule, &known).filter(|near| *near != rule) else { continue };
-        for place in places {
-            found.entry(place).and_modify(|found| found.reason += &format!("; did you mean {}?", quoted(near)));
-        }
-    }
-    found
-}
-
-/// Returns why an adjustment of one descriptor, which reaches this rule, does not match it.
-fn of_descriptor(rule: Option<&Rule>, entries: &[descriptor::Entry], effect: Effect) -> Option<Mismatch> {
-    let Some(rule) = rule else {
-        return Some(Mismatch::of_rules("no rule matches a descriptor with these entries"));
-    };
-    if let Some(reason) = shares(rule, entries, effect) {
-        return Some(Mismatch::refused(reason));
-    }
-    let allowances = || rule.limits.iter().map(|limit| &limit.config.allowance);
-    if allowances().all(|allowance| matches!(allowance, Allowance::Unlimited)) {
-        return Some(Mismatch::of_rules("the rule is unlimited"));
-    }
-    allowances().map(|allowance| changes(effect, allowance)).reduce(Option::and).flatten().map(Mismatch::refused)
-}
-
-/// Returns why a descriptor that shares its counter has nothing to change separately: a pattern is not a value of any
-/// request, and the number belongs to all values that share the counter. The cost of requests and the effect of a
-/// denial are separate for each value.
-fn shares(rule: &Rule, entries: &[descriptor::Entry], effect: Effect) -> Option<String> {
-    entries.iter().enumerate().find_map(|(level, descriptor::Entry { key, value })| {
-        let pattern = rule.shared_pattern(level)?;
-        let is_of_all = value == pattern || effect.kind() == Kind::Number;
-        let path = &rule.path;
-        is_of_all.then(|| format!("the values of {key} that match {pattern} share one counter: name the rule {path}"))
-    })
-}
-
-/// Returns why this effect changes nothing about a limit, if so.
-fn changes(effect: Effect, allowance: &Allowance) -> Option<String> {
-    let Allowance::Limited(limit) = allowance else { return Some("the rule is unlimited".to_owned()) };
-    let number = effect.number(limit.number());
-    let has_number = effect.limit(limit).number() == number;
-    (!has_number).then(|| format!("{} cannot have the number {number}", limit.algorithm()))
 }

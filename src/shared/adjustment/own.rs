@@ -38,6 +38,8 @@ pub(super) struct Begun {
     /// The same with its times by the clock of this instance.
     pub(super) adjustment: Arc<Adjustment>,
     pub(super) since: Instant,
+    /// Whether it is outside its hours.
+    pub(super) is_paused: bool,
     /// The note that is recorded when it is published.
     pub(super) note: Note,
     /// Why it does not match the rules.
@@ -131,7 +133,7 @@ impl Begun {
             return Next::Stays(format!("another adjustment has the id {id}"));
         }
         let changes_the_same =
-            |other: &Content| other.target == content.target && other.effect.kind() == content.effect.kind();
+            |other: &Content| other.target.shares_with(&content.target) && other.effect.kind() == content.effect.kind();
         let later = store.iter().find(|entry| {
             !entry.has_ended && entry.began() > Some(self.since) && changes_the_same(&entry.adjustment.content)
         });
@@ -164,7 +166,7 @@ mod tests {
 
     fn begun_at(adjustment: &Arc<Adjustment>, began: Instant) -> Entry {
         let (adjustment, ends) = (Arc::clone(adjustment), began + adjustment.lasts());
-        Entry { adjustment, ends, has_ended: false, unmatched: None }
+        Entry { adjustment, ends, has_ended: false, is_paused: false, unmatched: None }
     }
 
     #[tokio::test]

@@ -88,7 +88,6 @@ impl RedisAdjustments {
 
     /// Ends an adjustment. If the reply is lost, reads whether it was ended: a second command would find none.
     async fn end(&self, turn: &mut Turn<'_>, id: &Id, note: &Note) -> Result<Reply, StoreError> {
-        let has = |reply: &Reply| reply.in_force().iter().any(|one| one.id == *id);
         let call = self.call(Command::End(id, note));
         let before = self.read(turn).await?;
         let lost = match turn.send(&call, Repeat::Never).await {
@@ -96,10 +95,10 @@ impl RedisAdjustments {
             reply => return read(reply?),
         };
         let Ok(after) = self.read(turn).await else { return Err(lost.into()) };
-        if has(&after) {
+        if after.has(id) {
             return read(turn.send(&call, Repeat::Never).await?);
         }
-        let outcome = if has(&before) { Outcome::Done } else { Outcome::Unknown };
+        let outcome = if before.has(id) { Outcome::Done } else { Outcome::Unknown };
         Ok(Reply { outcome, ..after })
     }
 

@@ -3,7 +3,7 @@
 import { button, el, empty, patch, tag } from './parts.js';
 import { ask, feed, mayAdjust } from './service.js';
 import { rows } from './rows.js';
-import { VERBS, adjust, endAdjustment, onlyHere, sentence } from './adjusting.js';
+import { VERBS, adjust, endAdjustment, onlyHere, paused, sentence } from './adjusting.js';
 import { heading, state } from './views.js';
 import { NONE, duration, moment } from './words.js';
 
@@ -28,6 +28,7 @@ export const adjustPage = {
 					cell: one => el('b', sentence(one)),
 					under: one => [
 						`${one.who}: “${one.why}”`,
+						one.paused_until && el('span.soft', ` ◌ ${paused(one)}`),
 						one.only_here && el('span.warn', ` △ ${onlyHere(one)}`),
 						one.unmatched && el('span.warn', ` △ ${one.unmatched}`),
 						one.note && el('span.warn', ` △ ${one.note}`)

@@ -3,7 +3,8 @@
 import { announce, button, el, field, patch } from './parts.js';
 import { ask, mayAdjust, query, seen } from './service.js';
 import { completed } from './complete.js';
-import { find, parsed, targetText } from './find.js';
+import { isExact } from './entries.js';
+import { descriptorsOf, find, parsed, targetText } from './find.js';
 import { confirm, sheet } from './sheet.js';
 import { count, duration, entriesText, exact, moment, plural, rate, share } from './words.js';
 
@@ -30,6 +31,12 @@ const TIMES = ['15m', '30m', '1h', '4h', '1d'];
 // Requests a second that are much to deny or to open at once.
 const MUCH = 10;
 
+// Most descriptors that a sentence names.
+const NAMED = 3;
+
+// Says in which hours an adjustment takes effect, if not all day.
+const daily = ({ hours, time_zone: zone }) => (hours ? `, daily ${hours} ${zone ?? 'UTC'}` : '');
+
 // Says what an adjustment does, without its end.
 export function sentence(one) {
 	const all = one.everything || !one.domain;
@@ -42,8 +49,11 @@ export function sentence(one) {
 			shadow: `den${all ? 'y' : 'ies'} nothing (shadow)`,
 			enforce: 'enforced'
 		}[one.effect] ?? one.effect;
-	return `${all ? 'all limits' : targetText(one)} ${does}`;
+	return `${all ? 'all limits' : targetText(one, NAMED)} ${does}${daily(one)}`;
 }
+
+// Says when an adjustment that is outside its hours takes effect again.
+export const paused = one => (one.paused_until ? `outside its hours, until ${moment(one.paused_until)}` : '');
 
 // Says where an adjustment holds, if not at all instances.
 export function onlyHere(one) {
@@ -210,7 +220,7 @@ export function adjust({ effect, target = null, share: part = '50%', number = nu
 				type: 'text',
 				autocomplete: 'off',
 				spellcheck: 'false',
-				placeholder: 'a limit, a domain, shop user=ann or everything',
+				placeholder: 'a limit, a domain, shop user=ann, shop user~acme_* or everything',
 				value: target && targetText(target),
 				input: () => {
 					chosen = parsed(picker.value);
@@ -235,6 +245,9 @@ export function adjust({ effect, target = null, share: part = '50%', number = nu
 		const numberInput = el('input.short', { type: 'number', min: 1, max: 4294967295, value: number, input: change });
 		const numberField = field('Number', numberInput);
 		const time = chips('For', same(TIMES), lasts ?? usual, change, 'such as 90m');
+		const hours = el('input.short', { type: 'text', placeholder: 'all day, or 22:00-06:00', autocomplete: 'off', input: change });
+		const zone = el('input.short', { type: 'text', value: Intl.DateTimeFormat().resolvedOptions().timeZone, autocomplete: 'off', input: change });
+		const zoneField = field('Time zone', zone);
 		const signed = signature(reasons, why);
 		const published = publishing();
 		const shown = el('div.preview', { 'aria-live': 'polite', own: true });
@@ -247,13 +260,16 @@ export function adjust({ effect, target = null, share: part = '50%', number = nu
 			amount.element,
 			numberField,
 			time.element,
+			el('div.fields', field('Daily hours', hours), zoneField),
 			signed.element,
 			published.element,
 			shown
 		);
 		const step = el('div', { own: true, hidden: true });
 
-		const isWide = () => !chosen.rule && !chosen.entries?.length;
+		const isWide = () => !chosen.rule && !descriptorsOf(chosen).length;
+		// Whether it is for more than one key.
+		const isForMany = () => chosen.rule || descriptorsOf(chosen).length > 1 || !descriptorsOf(chosen).every(isExact);
 		function asked() {
 			const wrong = (message, input) => {
 				input?.focus();
@@ -267,6 +283,7 @@ export function adjust({ effect, target = null, share: part = '50%', number = nu
 				...chosen,
 				effect: kind,
 				for: time.value,
+				...(hours.value.trim() && { hours: hours.value.trim(), time_zone: zone.value.trim() }),
 				...(kind === 'scale' && { share: amount.value }),
 				...(kind === 'number' && { number: Number(numberInput.value) })
 			};
@@ -289,6 +306,7 @@ export function adjust({ effect, target = null, share: part = '50%', number = nu
 		function draw() {
 			amount.element.hidden = kind !== 'scale';
 			numberField.hidden = kind !== 'number';
+			zoneField.hidden = !hours.value.trim();
 			begin.textContent = `${VERBS[kind].name}${asksAgain() ? ' …' : ''}`;
 			begin.className = kind === 'block' ? 'danger' : 'primary';
 			if (!preview)
@@ -306,21 +324,21 @@ export function adjust({ effect, target = null, share: part = '50%', number = nu
 						preview.examples.slice(0, 4).map((one, at) => [at ? ', ' : '', el('code', one)])
 					),
 				preview.seconds > 0 &&
-					el('p.soft.small', `From ${duration(preview.seconds * 1000)} of recorded requests of ${share(preview.sample)} of the keys.`)
+					el('p.soft.small', `From ${duration(preview.seconds * 1000)} of recorded requests of ${share(preview.sample)} of the keys${hours.value.trim() ? ', as if its hours were the whole day' : ''}.`)
 			);
 		}
 		// Returns whether it blocks or opens much.
 		function asksAgain() {
-			if (!chosen || isWide() || (kind === 'block' && chosen.rule)) return true;
-			return (
-				Math.max(preview?.denied_per_s ?? 0, preview?.allowed_per_s ?? 0) >= MUCH || Boolean(chosen.rule && (!preview || preview.failed))
-			);
+			if (!chosen || isWide() || (kind === 'block' && isForMany())) return true;
+			const isMuch = Math.max(preview?.denied_per_s ?? 0, preview?.allowed_per_s ?? 0) >= MUCH;
+			return isMuch || Boolean(isForMany() && (!preview || preview.failed));
 		}
 		async function send(wanted) {
 			const begun = await ask(`/adjustments?${query(published.query)}`, { method: 'POST', body: wanted });
 			done();
 			const where = begun.only_here ? `, ${onlyHere(begun)}` : '';
-			announce(`In force until ${moment(begun.until)}: ${sentence(begun)}${where}. ${begun.note ?? ''}`);
+			const when = begun.paused_until ? `Takes effect from ${moment(begun.paused_until)}, and ends` : 'In force until';
+			announce(`${when} ${moment(begun.until)}: ${sentence(begun)}${where}. ${begun.note ?? ''}`);
 			dispatchEvent(new Event(ADJUSTED));
 		}
 		async function submit() {
@@ -335,7 +353,7 @@ export function adjust({ effect, target = null, share: part = '50%', number = nu
 			swap(true);
 			confirm(step, {
 				says: `${sentence(wanted)}, for ${wanted.for}. ${scope} ${more}`,
-				yes: `Yes, ${VERBS[kind].name.toLowerCase()}: ${targetText(chosen)} for ${wanted.for}`,
+				yes: `Yes, ${VERBS[kind].name.toLowerCase()}: ${targetText(chosen, NAMED)} for ${wanted.for}`,
 				act: () => send(wanted),
 				back: () => {
 					swap(false);

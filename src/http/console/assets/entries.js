@@ -35,19 +35,35 @@ export function lines(all) {
 	return all.map(entries => entries.map(({ key, value }) => `${key}=${value}`).join('\n')).join('\n+\n');
 }
 
-// Parses what people type into one line: `shop user=ann path="/a b"`. Returns the words before the first entry, too.
+// Parses `key=value`, or `key~pattern` for all values that match: the first sign counts. Anything else is null.
+function entryOrPattern(word) {
+	const at = word.search(/[=~]/);
+	if (at < 1) return null;
+	const [key, text] = [word.slice(0, at), word.slice(at + 1)];
+	return word[at] === '=' ? { key, value: text } : { key, pattern: text };
+}
+
+// Parses what people type into one line: `shop user=ann path="/a b" + user~acme_*`. Returns the words before the first
+// entry, and the descriptors, which a `+` separates.
 export function typed(text) {
 	const words = text.match(/(?:[^\s"]+(?:"[^"]*"?)?|"[^"]*"?)+/g) ?? [];
 	const plain = words.map(word => word.replace(/"([^"]*)"?/g, '$1'));
-	const first = plain.findIndex(word => word.indexOf('=') > 0);
-	const entries = first < 0 ? [] : plain.slice(first).map(pair);
-	return {
-		words: first < 0 ? plain : plain.slice(0, first),
-		entries: entries.every(({ key, value }) => key && value != null) ? entries : []
-	};
+	const first = plain.findIndex(entryOrPattern);
+	if (first < 0) return { words: plain, descriptors: [] };
+	const all = [[]];
+	for (const word of plain.slice(first)) {
+		if (word === '+') all.push([]);
+		else all.at(-1).push(entryOrPattern(word));
+	}
+	const isWhole = entries => entries.length > 0 && entries.every(Boolean);
+	return { words: plain.slice(0, first), descriptors: all.every(isWhole) ? all : [] };
 }
 
+// Returns whether all entries are of one value each.
+export const isExact = entries => entries.every(({ pattern }) => pattern == null);
+
 const inQuotes = value => (/[\s"]/.test(value) ? `"${value.replaceAll('"', '')}"` : value);
-export const oneLine = entries => entries.map(({ key, value }) => `${key}=${inQuotes(value ?? '')}`).join(' ');
+export const oneLine = entries =>
+	entries.map(({ key, value, pattern }) => (pattern == null ? `${key}=${inQuotes(value ?? '')}` : `${key}~${inQuotes(pattern)}`)).join(' ');
 
 export const quoted = word => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);

@@ -1,24 +1,33 @@
 // Finds what people name: `everything`, `api`, `api/login`, `shop user=ann`, or a part of these.
 
 import { once, query } from './service.js';
-import { oneLine, typed } from './entries.js';
+import { isExact, oneLine, typed } from './entries.js';
 import { entriesText, limitText, plural } from './words.js';
 
-// Writes a target.
-export function targetText({ everything, domain, rule, entries }) {
+// Returns the descriptors of a target.
+export const descriptorsOf = ({ entries, descriptors }) => (entries?.length ? [entries] : (descriptors ?? []));
+
+// Writes a target, with at most so many of its descriptors.
+export function targetText(target, most = Infinity) {
+	const { everything, domain, rule } = target;
 	if (everything || !domain) return 'everything';
-	if (entries?.length) return `${domain} ${oneLine(entries)}`;
+	const all = descriptorsOf(target);
+	const rest = all.length > most ? ` + ${all.length - most} more` : '';
+	if (all.length) return `${domain} ${all.slice(0, most).map(oneLine).join(' + ')}${rest}`;
 	return rule ? `${domain}/${rule}` : domain;
 }
+
+const ofDescriptors = (domain, descriptors) =>
+	descriptors.length > 1 ? { domain, descriptors } : { domain, entries: descriptors[0] };
 
 // Reads a target that is written in full.
 export function parsed(text) {
 	const {
 		words: [first, ...others],
-		entries
+		descriptors
 	} = typed(text);
 	if (!first || others.length) return null;
-	if (entries.length) return { domain: first, entries };
+	if (descriptors.length) return ofDescriptors(first, descriptors);
 	if (first === 'everything') return { everything: true };
 	const [domain, rule] = first.split(/\/(.*)/s);
 	return rule ? { domain, rule } : { domain };
@@ -37,14 +46,16 @@ async function domainsWith(domains, { key }) {
 
 // Returns targets, each with its `kind`, the text `label`, and a `hint`. Keys have the limit that counts them in `of`.
 export async function find(text) {
-	const { words, entries } = typed(text);
+	const { words, descriptors } = typed(text);
+	const isKey = descriptors.length === 1 && isExact(descriptors[0]);
+	const entries = isKey ? descriptors[0] : [];
 	const word = words.join(' ').toLowerCase();
 	const [inside, search] = word.includes('/') ? word.split(/\/(.*)/s) : ['', word];
-	const wanted = query({ search: entries.length ? '' : search, limit: 8 });
+	const wanted = query({ search: descriptors.length ? '' : search, limit: 8 });
 	const [listing, top] = await Promise.all([once(`/rules?${wanted}`), once('/top?n=100&by=hits').catch(() => ({ keys: [] }))]);
 	const found = [];
 	const add = (kind, target, hint, more) => found.push({ kind, target, label: targetText(target), hint, ...more });
-	if (!entries.length) {
+	if (!descriptors.length) {
 		if (/^(every|all)/.test(word)) add('Everything', { everything: true }, 'all limits of all domains');
 		const domains = listing.domains.filter(({ domain }) => domain.toLowerCase().includes(word)).slice(0, 5);
 		for (const { domain, limits } of domains) add('Domains', { domain }, plural(limits, 'limit'));
@@ -52,15 +63,16 @@ export async function find(text) {
 		for (const { domain, rule, limit } of limits) add('Limits', { domain, rule }, limitText(limit));
 	}
 	const name = [...words, ...entries.map(one => entriesText([one]))].join(' ').toLowerCase();
-	const keys = name
+	const keys = name && (isKey || !descriptors.length)
 		? top.keys.filter(({ domain, descriptor }) => descriptor && `${domain} ${entriesText(descriptor)}`.toLowerCase().includes(name))
 		: [];
 	for (const { domain, rule, descriptor, exact } of keys.slice(0, 6))
 		add('Keys', { domain, entries: descriptor }, rule, { of: rule, exact });
-	if (entries.length && !keys.length) {
+	if (descriptors.length && !keys.length) {
 		const named = listing.domains.filter(({ domain }) => domain === words[0]).map(({ domain }) => domain);
-		const domains = named.length ? named : await domainsWith(listing.domains, entries[0]);
-		for (const domain of domains) add('Keys', { domain, entries }, 'not among the heaviest keys', { exact: true });
+		const domains = named.length ? named : await domainsWith(listing.domains, descriptors[0][0]);
+		const [kind, hint] = isKey ? ['Keys', 'not among the heaviest keys'] : ['Descriptors', 'all that match'];
+		for (const domain of domains) add(kind, ofDescriptors(domain, descriptors), hint, { exact: isKey || null });
 	}
 	return found;
 }

@@ -81,7 +81,8 @@ async function results(text) {
 		.filter(([name]) => name.toLowerCase().startsWith(word.toLowerCase()))
 		.map(([label, hint]) => ({ kind: 'Pages', label, hint, take: () => go(link(label.toLowerCase())) }));
 	const [todo, found] = await Promise.all([mayAdjust() ? verbs(word) : [], word && !command(word) ? find(word) : []]);
-	return [...todo, ...pages, ...found.filter(({ target }) => target.domain).map(one => ({ ...one, take: () => go(address(one)) }))];
+	const shown = found.filter(({ target, kind }) => target.domain && kind !== 'Descriptors');
+	return [...todo, ...pages, ...shown.map(one => ({ ...one, take: () => go(address(one)) }))];
 }
 
 export function openSearch() {

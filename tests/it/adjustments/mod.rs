@@ -1,39 +1,38 @@
 //! Adjustments: temporary changes of limits on all instances, and their effects.
 
+mod brakes;
+mod hours;
+mod kept;
+mod targets;
+
 use crate::support;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crc16::{State, XMODEM};
-use deadpool_redis::redis::cmd;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use support::cluster::{Cluster, SLOTS};
 use support::redis::Redis;
 use support::tollgate::{self as process, Tollgate, request};
-use support::{SOON, free_port, wait_until};
+use support::{SOON, wait_until};
 use tokio::time::Instant;
-use tollgate::engine::adjustment::{Adjustment, Id, InForce, MOST, Mistakes, Written};
+use tollgate::engine::adjustment::{Adjustment, Id, InForce, Mistakes, Written, WrittenEntry};
 use tollgate::engine::algorithm::Ask;
-use tollgate::engine::clock::Clock;
 use tollgate::engine::decision::{Answer, DecidedBy, Status};
 use tollgate::engine::descriptor::{Descriptor, Entry, Request, Role};
 use tollgate::engine::plan::{Names, Plan, PlanOptions};
 use tollgate::engine::rules::Rules;
 use tollgate::limiter::{Deadlines, Limiter, LimiterOptions};
 use tollgate::metrics::Metrics;
-use tollgate::shared::adjustment::audit::Note;
-use tollgate::shared::adjustment::board::{Command, MemoryAdjustments, Offer, Outcome, remaining};
-use tollgate::shared::adjustment::redis::RedisAdjustments;
+use tollgate::shared::adjustment::board::MemoryAdjustments;
 use tollgate::shared::adjustment::{AdjustmentStore, Adjustments, By};
 use tollgate::sources::files::load::{LoadOptions, Sources, load};
 use tollgate::store::Store;
 use tollgate::store::denied::{Denials, DeniedCache};
 use tollgate::store::lease::Leases;
 use tollgate::store::memory::MemoryStore;
-use tollgate::store::redis::topology::config::{OnCall, RedisConfig};
-use tollgate::store::redis::topology::route::Route;
 use tollgate::wire::rate_limit_descriptor::RateLimitOverride;
 use tollgate::wire::rate_limit_response::Code;
 
@@ -535,18 +534,6 @@ async fn an_adjustment_that_is_ended_is_reported_and_logged_though_the_reply_is_
     assert_eq!(send(&tollgate, "DELETE", end, TOKEN, &Value::Null).0, 404, "there is none any more");
 }
 
-fn config(redis: &Redis) -> RedisConfig {
-    RedisConfig {
-        on_call: OnCall::default(),
-        address: redis.url().parse().unwrap(),
-        connections: 1,
-        timeout: Duration::from_secs(30),
-        queue: 100,
-        key_prefix: "p:".to_owned(),
-        per_second: None,
-    }
-}
-
 fn written(id: &str, effect: &str, lasts: &str) -> Written {
     Written {
         id: Some(id.to_owned()),
@@ -556,257 +543,6 @@ fn written(id: &str, effect: &str, lasts: &str) -> Written {
         why: "a tést, of \"words\"".to_owned(),
         lasts: Some(lasts.to_owned()),
         ..Written::default()
-    }
-}
-
-fn proposal(id: &str, effect: &str, lasts: &str) -> tollgate::engine::adjustment::Proposal {
-    written(id, effect, lasts).proposal(|| unreachable!("it has an id")).unwrap()
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_who_write_at_once_both_do_and_a_lost_connection_is_made_anew() {
-    let redis = Redis::start();
-    let writers = [(); 2].map(|()| Arc::new(RedisAdjustments::new(&Route::start(config(&redis)).unwrap())));
-    let mut writing = tokio::task::JoinSet::new();
-    for (place, writer) in writers.iter().enumerate() {
-        let writer = Arc::clone(writer);
-        writing.spawn(async move {
-            for i in 0..50 {
-                let proposal = proposal(&format!("w{place}-{i}"), "pass", "1h");
-                // Repeats the command, as a client does whose reply was lost.
-                for outcome in [Outcome::Done, Outcome::Same] {
-                    assert_eq!(
-                        writer.ask(0, Command::Begin(&proposal, &Note::default())).await.unwrap().outcome,
-                        outcome
-                    );
-                }
-            }
-        });
-    }
-    writing.join_all().await;
-    redis.command::<i64>("CLIENT KILL TYPE normal SKIPME yes").await;
-    let read = writers[0].ask(0, Command::Read).await.unwrap();
-    assert_eq!((read.outcome, read.adjustments.len()), (Outcome::Read, 100));
-    let unchanged = writers[1].ask(read.version, Command::Read).await.unwrap();
-    assert_eq!((unchanged.outcome, unchanged.adjustments.len()), (Outcome::Unchanged, 0));
-    let ttl: i64 = redis.command("PTTL p:{|adjustments}|list").await;
-    // An instance removes what is over; if none does, it goes a day later.
-    assert!((89_800_000..=90_000_000).contains(&ttl), "{ttl}");
-    // Adjustments of another version are ignored.
-    redis.command::<()>("SET p:{|adjustments}|list 1").await;
-    redis.command::<()>("SET p:{|adjustments}|version 7").await;
-    let read = writers[0].ask(0, Command::Read).await.unwrap();
-    assert_eq!((read.adjustments.len(), read.unreadable, read.version), (0, 1, 7));
-}
-
-#[tokio::test]
-async fn lines_that_cannot_be_read_stay_and_stand_in_nobodys_way() {
-    let redis = Redis::start();
-    let mut connection = redis.connection().await;
-    let adjustments = RedisAdjustments::new(&Route::start(config(&redis)).unwrap());
-    let ask = async |command: Command<'_>| adjustments.ask(0, command).await.unwrap();
-    assert_eq!(ask(Command::Begin(&proposal("one", "block", "1h"), &Note::default())).await.outcome, Outcome::Done);
-    let (version, list) = ("p:{|adjustments}|version", "p:{|adjustments}|list");
-    let one: String = cmd("GET").arg(list).query_async(&mut connection).await.unwrap();
-    let (since, content) = (one.split(' ').next().unwrap(), one.splitn(4, ' ').nth(3).unwrap());
-    let unreadable = [
-        "nonsense".to_owned(),
-        format!("{since}.5 {since}9 fraction {content}"),
-        format!("{since} {since}9  {content}"),
-        format!("-5 {since}9 negative {content}"),
-        format!("{since} 1 backwards {content}"),
-        format!("{since} 99999999999999999999 late {content}"),
-    ]
-    .map(|line| line.trim_end().as_bytes().to_vec());
-    let far = format!("{since} 99999999999999 far {content}");
-    for damaged_version in ["1e308", "nonsense", "99999999999999999999"] {
-        let text = [one.as_bytes(), far.as_bytes(), b"\xff\xfe is no text\n", &unreadable.join(&b'\n'), b"\n"].concat();
-        cmd("SET").arg(list).arg(text).arg("PX").arg(60_000).exec_async(&mut connection).await.unwrap();
-        cmd("SET").arg(version).arg(damaged_version).exec_async(&mut connection).await.unwrap();
-        assert_eq!(ask(Command::Read).await.unreadable, unreadable.len() + 1);
-        assert_eq!(ask(Command::Begin(&proposal("two", "pass", "10s"), &Note::default())).await.outcome, Outcome::Done);
-        assert_eq!(ask(Command::End(&Id::parse("one").unwrap(), &Note::default())).await.outcome, Outcome::Done);
-        let read = ask(Command::Read).await;
-        assert_eq!((read.adjustments.len(), read.unreadable), (2, unreadable.len() + 1), "{read:?}");
-        assert_eq!(
-            read.adjustments[0].lasts(),
-            Duration::from_secs(7 * 86_400),
-            "it is far, and no further than may be"
-        );
-        assert_eq!(ask(Command::End(&Id::parse("far").unwrap(), &Note::default())).await.outcome, Outcome::Done);
-        assert_eq!(ask(Command::End(&Id::parse("two").unwrap(), &Note::default())).await.outcome, Outcome::Done);
-        // They are kept until they expire.
-        let kept: Vec<u8> = cmd("GET").arg(list).query_async(&mut connection).await.unwrap();
-        let lines: Vec<&[u8]> = kept.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).collect();
-        assert_eq!(lines[1..], unreadable.iter().map(Vec::as_slice).collect::<Vec<_>>());
-        let ttl: i64 = cmd("PTTL").arg(list).query_async(&mut connection).await.unwrap();
-        assert!((1..=8 * 86_400_000).contains(&ttl), "{ttl}");
-        assert_eq!(ask(Command::Begin(&proposal("one", "block", "1h"), &Note::default())).await.outcome, Outcome::Done);
-    }
-}
-
-#[tokio::test]
-async fn keys_of_another_type_stand_in_nobodys_way() {
-    let redis = Redis::start();
-    let adjustments = RedisAdjustments::new(&Route::start(config(&redis)).unwrap());
-    let ask = async |command: Command<'_>| adjustments.ask(0, command).await.unwrap();
-    for damage in ["LPUSH p:{|adjustments}|list x", "SADD p:{|adjustments}|version x"] {
-        redis.command::<()>("DEL p:{|adjustments}|list p:{|adjustments}|version").await;
-        redis.command::<()>(damage).await;
-        assert_eq!(adjustments.ask(7, Command::Read).await.unwrap().adjustments.len(), 0, "{damage}");
-        assert_eq!(ask(Command::End(&Id::parse("one").unwrap(), &Note::default())).await.outcome, Outcome::Unknown);
-        assert_eq!(ask(Command::Begin(&proposal("one", "block", "1h"), &Note::default())).await.outcome, Outcome::Done);
-        assert_eq!(ask(Command::Read).await.adjustments.len(), 1, "{damage}");
-        assert_eq!(ask(Command::End(&Id::parse("one").unwrap(), &Note::default())).await.outcome, Outcome::Done);
-    }
-}
-
-#[tokio::test]
-async fn there_may_be_so_many_and_one_that_ends_makes_room() {
-    let redis = Redis::start();
-    let shared = AdjustmentStore::Redis(Box::new(RedisAdjustments::new(&Route::start(config(&redis)).unwrap())));
-    for store in [shared, AdjustmentStore::Memory(MemoryAdjustments::default())] {
-        let ask = async |command: Command<'_>| store.ask(0, command).await.unwrap().outcome;
-        for i in 0..MOST {
-            assert_eq!(
-                ask(Command::Begin(&proposal(&i.to_string(), "pass", "1h"), &Note::default())).await,
-                Outcome::Done
-            );
-        }
-        let more = proposal("more", "pass", "1h");
-        assert_eq!(ask(Command::Begin(&more, &Note::default())).await, Outcome::Full);
-        assert_eq!(ask(Command::End(&Id::parse("7").unwrap(), &Note::default())).await, Outcome::Done);
-        assert_eq!(ask(Command::End(&Id::parse("7").unwrap(), &Note::default())).await, Outcome::Unknown);
-        assert_eq!(ask(Command::Begin(&more, &Note::default())).await, Outcome::Done);
-    }
-}
-
-/// A clock that tests set.
-#[derive(Clone, Default)]
-struct HandClock(Arc<std::sync::atomic::AtomicU64>);
-
-impl Clock for HandClock {
-    fn now(&self) -> u64 {
-        self.0.load(std::sync::atomic::Ordering::Relaxed)
-    }
-}
-
-/// The script behind the clock of `support/clock.lua`.
-const SCRIPT: &str = concat!(include_str!("support/clock.lua"), include_str!("../../lua/adjustments.lua"));
-
-#[derive(Clone, Debug)]
-enum Step {
-    Move(i64),
-    Begin(u8, bool, u64),
-    End(u8),
-    Sweep,
-    /// With the ID and the effect as in `Begin`, how long it has held, and whether the version is the present one.
-    Offer(u8, bool, u64, u64, bool),
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
-
-    #[test]
-    fn the_twins_keep_the_same_adjustments_whatever_the_clock_does(
-        steps in prop::collection::vec(prop_oneof![
-            (-20_000..20_000_i64).prop_map(Step::Move),
-            (0..4_u8, any::<bool>(), 1..30_u64).prop_map(|(id, pass, lasts)| Step::Begin(id, pass, lasts)),
-            (0..4_u8).prop_map(Step::End),
-            Just(Step::Sweep),
-            (0..4_u8, any::<bool>(), 1..30_u64, 0..30_000_u64, prop::bool::weighted(0.8))
-                .prop_map(|(id, pass, lasts, held, is_known)| Step::Offer(id, pass, lasts, held, is_known)),
-        ], 1..30)
-    ) {
-        thread_local!(static REDIS: Redis = Redis::start());
-        REDIS.with(|redis| {
-            let mut connection =
-                deadpool_redis::redis::Client::open(redis.url()).unwrap().get_connection().unwrap();
-            deadpool_redis::redis::cmd("FLUSHALL").exec(&mut connection).unwrap();
-            let clock = HandClock(Arc::new(1_784_000_000_123.into()));
-            let twin = MemoryAdjustments::new(clock.clone());
-            // The versions of script and twin.
-            let mut versions = (0, 0);
-            for step in steps {
-                if let Step::Move(ms) = step {
-                    clock.0.store(clock.now().checked_add_signed(ms).unwrap(), std::sync::atomic::Ordering::Relaxed);
-                }
-                deadpool_redis::redis::cmd("SET").arg("clock").arg(clock.now()).exec(&mut connection).unwrap();
-                let id = |id: u8| format!("id{id}");
-                let proposed = match step {
-                    Step::Begin(i, pass, lasts) | Step::Offer(i, pass, lasts, ..) => {
-                        Some(proposal(&id(i), if pass { "pass" } else { "block" }, &format!("{lasts}s")))
-                    }
-                    _ => None,
-                };
-                let note = Note { who: Some("ann".to_owned()), ..Note::default() };
-                let ended = if let Step::End(i) = step { Id::parse(&id(i)) } else { None };
-                let offered = |seen: u64, of: &Step| match of {
-                    Step::Offer(.., held, is_known) => {
-                        Some((Duration::from_millis(*held), if *is_known { seen } else { seen + 1 }))
-                    }
-                    _ => None,
-                };
-                let command = match (&proposed, &ended) {
-                    (Some(proposal), _) if let Some((held, seen)) = offered(versions.1, &step) => {
-                        Command::Offer(Offer { proposal, note: &note, held, seen })
-                    }
-                    (Some(proposal), _) => Command::Begin(proposal, &note),
-                    (_, Some(id)) => Command::End(id, &note),
-                    _ if matches!(step, Step::Sweep) => Command::Sweep,
-                    _ => Command::Read,
-                };
-                let mut call = deadpool_redis::redis::cmd("EVAL");
-                call.arg(SCRIPT).arg(4).arg("version").arg("list").arg("audit").arg("refused");
-                match command {
-                    Command::Read => call.arg("read"),
-                    Command::Begin(proposal, _) => call
-                        .arg("begin")
-                        .arg(proposal.id.as_str())
-                        .arg(proposal.lasts.as_millis() as u64)
-                        .arg(serde_json::to_string(&Written::from(&proposal.content)).unwrap())
-                        .arg(1_000)
-                        .arg(serde_json::to_string(&note).unwrap()),
-                    Command::Offer(Offer { proposal, held, .. }) => call
-                        .arg("offer")
-                        .arg(proposal.id.as_str())
-                        .arg(proposal.lasts.as_millis() as u64)
-                        .arg(serde_json::to_string(&Written::from(&proposal.content)).unwrap())
-                        .arg(1_000)
-                        .arg(serde_json::to_string(&note).unwrap())
-                        .arg(held.as_millis() as u64)
-                        .arg(offered(versions.0, &step).unwrap().1),
-                    Command::End(id, _) => {
-                        let rest = ["", "", "", &serde_json::to_string(&note).unwrap()];
-                        call.arg("end").arg(id.as_str()).arg(&rest)
-                    }
-                    Command::Sweep => call.arg("sweep"),
-                };
-                let (now, outcome, version, lines): (u64, String, String, String) =
-                    call.query(&mut connection).unwrap();
-                let reply = twin.ask(u64::MAX, command);
-                versions = (version.parse().unwrap(), reply.version);
-                prop_assert_eq!(now, reply.now_ms);
-                prop_assert_eq!(outcome, format!("{:?}", reply.outcome).to_lowercase());
-                prop_assert_eq!(version == "0", reply.version == 0);
-                let ours = |one: &Adjustment| {
-                    let content = serde_json::to_string(&Written::from(&one.content)).unwrap();
-                    format!("{} {} {} {content}\n", one.since_ms, one.until_ms, one.id)
-                };
-                let trail: Vec<String> = deadpool_redis::redis::cmd("LRANGE")
-                    .arg("audit")
-                    .arg(0)
-                    .arg(-1)
-                    .query(&mut connection)
-                    .unwrap();
-                prop_assert_eq!(trail, twin.kept_changes());
-                prop_assert_eq!(lines, reply.adjustments.iter().map(ours).collect::<String>());
-                for one in &reply.adjustments {
-                    prop_assert!(remaining(one, now) <= one.lasts() && one.lasts() < Duration::from_secs(30));
-                }
-            }
-            Ok(())
-        })?;
     }
 }
 
@@ -927,19 +663,24 @@ descriptors:
 
 fn any_adjustment() -> impl Strategy<Value = Written> {
     let effect = prop::sample::select(vec!["scale", "number", "pass", "block", "enforce", "shadow"]);
-    let target = prop::sample::select(vec!["all", "domain", "user", "user#burst", "user#1", "all", "path", "ann"]);
+    let targets = ["all", "domain", "user", "user#burst", "user#1", "all", "path", "ann", "like a", "several"];
+    let target = prop::sample::select(targets.to_vec());
     (effect, target).prop_map(|(effect, target)| {
-        let (domain, rule, entries) = match target {
+        let like = |pattern: &str| WrittenEntry { key: "user".into(), pattern: Some(pattern.into()), value: None };
+        let exactly = |key, value| WrittenEntry::from(entry(key, value));
+        let (domain, rule, descriptors) = match target {
             "all" => (None, None, Vec::new()),
             "domain" => (Some("shop"), None, Vec::new()),
-            "ann" => (Some("shop"), None, vec![entry("user", "ann")]),
+            "ann" => (Some("shop"), None, vec![vec![exactly("user", "ann")]]),
+            "like a" => (Some("shop"), None, vec![vec![like("a*")]]),
+            "several" => (Some("shop"), None, vec![vec![exactly("path", "/")], vec![like("*b")]]),
             rule => (Some("shop"), Some(rule), Vec::new()),
         };
         Written {
             everything: domain.is_none(),
             domain: domain.map(str::to_owned),
             rule: rule.map(str::to_owned),
-            entries,
+            descriptors,
             share: (effect == "scale").then(|| "10%".to_owned()),
             number: (effect == "number").then_some(3),
             ..written("x", effect, "1h")
@@ -1029,280 +770,4 @@ async fn what_is_blocked_tells_no_time() {
         let (reset, told) = headers().await;
         assert!(reset.is_none() && !told.is_empty() && !tells_reset(&told), "{told:?}");
     }
-}
-
-/// Starts two services with this Redis, which know each other's adjustments.
-fn two(redis: &Redis) -> [Tollgate; 2] {
-    let url = format!("REDIS_URL={}", redis.url());
-    [(); 2].map(|()| start(&[&url, "REDIS_TIMEOUT=200ms"]))
-}
-
-/// Returns the adjustments of a service, by ID: whether each holds there alone.
-fn held(tollgate: &Tollgate) -> Vec<(String, bool)> {
-    let (_, list) = send(tollgate, "GET", "/adjustments", TOKEN, &Value::Null);
-    let one = |one: &Value| (one["id"].as_str().unwrap().to_owned(), one["only_here"].is_object());
-    list.as_array().unwrap().iter().map(one).collect()
-}
-
-#[tokio::test]
-async fn without_redis_a_brake_holds_at_the_instance_that_is_asked_and_is_published_when_it_is_back() {
-    let mut redis = Redis::start();
-    let [one, other] = two(&redis);
-    assert_eq!(passed(&one, "user", "ann", 2).await, 2);
-    redis.kill();
-    let block = json!({"id": "flood", "effect": "block", "domain": "shop", "rule": "user"});
-    let mut body = block.as_object().unwrap().clone();
-    body.extend(json!({"who": "ann", "why": "a flood", "for": "1h"}).as_object().unwrap().clone());
-    let (status, shown) = send(&one, "POST", "/adjustments?fleet=true", TOKEN, &Value::from(body.clone()));
-    assert_eq!((status, &shown["only_here"]["fleet"], &shown["only_here"]["stays"]), (201, &true.into(), &Value::Null));
-    let instance = shown["only_here"]["instance"].as_str().unwrap();
-    assert!(!instance.is_empty(), "{shown}");
-    let (_, again) = send(&one, "POST", "/adjustments?fleet=true", TOKEN, &Value::from(body));
-    assert_eq!((&again["until"], &again["since"]), (&shown["until"], &shown["since"]), "it began once");
-    assert_eq!(begin(&one, json!({"id": "flood", "effect": "pass", "domain": "shop"})).0, 409);
-    let alone = begin(&one, json!({"id": "mine", "effect": "pass", "domain": "shop", "rule": "quiet"}));
-    assert_eq!((alone.0, &alone.1["only_here"]["fleet"]), (201, &false.into()));
-    assert_eq!(held(&one), [("flood".to_owned(), true), ("mine".to_owned(), true)]);
-    assert_eq!(one.metric("tollgate_own_adjustments"), 2.0);
-    assert_eq!(passed(&one, "user", "ann", 2).await, 0, "it holds");
-    assert_eq!((passed(&other, "user", "ann", 1).await, held(&other)), (1, Vec::new()), "the rule fails open there");
-
-    redis.restart();
-    wait_until("it is published", || held(&other) == [("flood".to_owned(), false)]);
-    wait_until("and no longer only here", || held(&one).contains(&("flood".to_owned(), false)));
-    assert_eq!(passed(&other, "user", "ann", 1).await, 0);
-    let of = |tollgate: &Tollgate, id: &str| {
-        let (_, list) = send(tollgate, "GET", "/adjustments", TOKEN, &Value::Null);
-        list.as_array().unwrap().iter().find(|one| one["id"] == id).unwrap().clone()
-    };
-    let time = |text: &Value| humantime::parse_rfc3339(text.as_str().unwrap()).unwrap();
-    let ends = [time(&shown["until"]), time(&of(&other, "flood")["until"])];
-    let apart = ends[0].max(ends[1]).duration_since(ends[0].min(ends[1])).unwrap();
-    assert!(apart < Duration::from_secs(2), "its end is absolute: {apart:?}");
-    assert!(of(&one, "mine")["only_here"].is_object(), "this one is not meant for the fleet");
-    assert_eq!(one.metric("tollgate_own_adjustments"), 1.0);
-
-    assert_eq!(send(&one, "DELETE", "/adjustments/mine?who=ann&why=over", TOKEN, &Value::Null).0, 200);
-    assert_eq!(held(&one), [("flood".to_owned(), false)]);
-    wait_until("the audit trail has its begin and its end", || {
-        let (_, trail) = send(&one, "GET", "/audit", TOKEN, &Value::Null);
-        let about = |entry: &&Value| entry["reason"].as_str().is_some_and(|text| text.starts_with("mine "));
-        let entries = trail["entries"].as_array().unwrap().iter().filter(about);
-        let actions: Vec<&str> = entries.map(|entry| entry["action"].as_str().unwrap()).collect();
-        actions == ["ended", "began"]
-    });
-}
-
-#[tokio::test]
-async fn what_somebody_steered_later_elsewhere_stands_above_what_an_instance_held() {
-    for is_first in [true, false] {
-        let mut redis = Redis::start();
-        let [one, other] = two(&redis);
-        redis.kill();
-        let block = json!({"id": "old", "effect": "block", "domain": "shop", "rule": "user", "who": "ann", "why": "x",
-            "for": "1h"});
-        let pass = json!({"id": "new", "effect": "pass", "domain": "shop", "rule": "user", "who": "bob", "why": "y",
-            "for": "1h"});
-        let [early, late] = if is_first { [&one, &other] } else { [&other, &one] };
-        assert_eq!(send(early, "POST", "/adjustments?fleet=true", TOKEN, &block).0, 201);
-        // A call to Redis may take so long, by which a start that is published is uncertain.
-        tokio::time::sleep(Duration::from_millis(400)).await;
-        assert_eq!(send(late, "POST", "/adjustments?fleet=true", TOKEN, &pass).0, 201);
-        assert_eq!((passed(early, "user", "ann", 1).await, passed(late, "user", "ann", 1).await), (0, 1));
-        redis.restart();
-        wait_until("the later one is published", || {
-            [&one, &other].iter().all(|tollgate| held(tollgate).contains(&("new".to_owned(), false)))
-        });
-        wait_until("both decide alike", || {
-            let old = |tollgate: &&Tollgate| held(tollgate).iter().any(|(id, only_here)| id == "old" && !only_here);
-            // The early one was published before, or stays where it is and says why.
-            let (_, list) = send(early, "GET", "/adjustments", TOKEN, &Value::Null);
-            let stays = list.as_array().unwrap().iter().any(|one| {
-                one["id"] == "old" && one["only_here"]["stays"].as_str().is_some_and(|why| why.contains("new"))
-            });
-            stays || [&one, &other].iter().all(old)
-        });
-        assert_eq!((passed(early, "user", "ann", 1).await, passed(late, "user", "ann", 1).await), (1, 1));
-    }
-}
-
-#[tokio::test]
-async fn an_adjustment_ends_at_the_instance_that_is_asked_while_redis_is_away() {
-    let mut redis = Redis::start_with(&["--appendonly", "yes", "--appendfsync", "always"]);
-    let [one, other] = two(&redis);
-    for id in ["all", "here"] {
-        let rule = if id == "all" { "user" } else { "exact" };
-        assert_eq!(begin(&one, json!({"id": id, "effect": "block", "domain": "shop", "rule": rule})).0, 201);
-    }
-    wait_until("both know them", || held(&other).len() == 2);
-    redis.kill();
-    let end = |path: &str| send(&one, "DELETE", &format!("/adjustments/{path}who=ann&why=over"), TOKEN, &Value::Null);
-    let (status, ended) = end("all?fleet=true&");
-    assert_eq!((status, &ended["only_here"]["fleet"]), (200, &true.into()), "{ended}");
-    assert_eq!((end("here?").0, end("never?").0), (200, 503));
-    // The list says which are ended here, while the others have them.
-    let ended = |tollgate: &Tollgate| -> Vec<String> {
-        let (_, list) = send(tollgate, "GET", "/adjustments", TOKEN, &Value::Null);
-        let ended = list.as_array().unwrap().iter().filter(|one| one["only_here"]["ended"] == true);
-        ended.map(|one| one["id"].as_str().unwrap().to_owned()).collect()
-    };
-    assert_eq!((ended(&one), ended(&other)), (vec!["all".to_owned(), "here".to_owned()], Vec::new()));
-    assert_eq!((one.metric("tollgate_own_adjustments"), held(&other).len()), (2.0, 2));
-    assert_eq!((passed(&one, "user", "ann", 1).await, passed(&other, "user", "ann", 1).await), (1, 0));
-    redis.restart();
-    wait_until("the one is ended for all", || held(&other) == [("here".to_owned(), false)]);
-    assert_eq!(ended(&one), ["here"], "the other one is ended at this instance alone");
-    assert_eq!(passed(&other, "user", "ann", 1).await, 1);
-}
-
-#[test]
-fn the_command_changes_each_instance_and_says_which_took_it() {
-    let mut redis = Redis::start();
-    let [one, other] = two(&redis);
-    redis.kill();
-    let addresses = [&one, &other].map(|tollgate| format!("127.0.0.1:{}", tollgate.http_port));
-    let nobody = format!("127.0.0.1:{}", free_port());
-    let run = |words: &[&str], addresses: &[&str]| {
-        let asked = addresses.iter().flat_map(|address| ["--address", address]);
-        let words: Vec<&str> = words.iter().copied().chain(asked).chain(["--admin-token", TOKEN]).collect();
-        let output = crate::process::run(&words, &[]);
-        let said = crate::process::text(&output.stdout) + &crate::process::text(&output.stderr);
-        (output.status.code(), said)
-    };
-    let both = [&*addresses[0], &*addresses[1]];
-    let block = [
-        "adjust", "block", "--domain", "shop", "--rule", "user", "--for", "1h", "--why", "a flood", "--who", "ann",
-        "--id", "flood",
-    ];
-    let (code, said) = run(&block, &both);
-    assert!(code == Some(1) && said.contains("add --all-instances"), "{said}");
-    let everywhere = [&block[..], &["--all-instances"]].concat();
-    let (code, said) = run(&everywhere, &[both[0], &nobody]);
-    assert!(code == Some(1) && said.contains("1 of 2 instances failed: repeat the command with --id flood"), "{said}");
-    assert!(said.contains(&format!("{nobody}:\n  failed: ")), "{said}");
-    let (code, said) = run(&everywhere, &both);
-    let alone = said.matches("it holds at instance").count();
-    assert!(code == Some(0) && alone == 2 && both.iter().all(|address| said.contains(address)), "{said}");
-    assert_eq!([held(&one), held(&other)], [(); 2].map(|()| vec![("flood".to_owned(), true)]));
-    let (code, said) = run(&["adjustments"], &both[..1]);
-    assert!(code == Some(0) && said.starts_with("flood  block  "), "{said}");
-    let (code, said) = run(&["adjustments", "--all-instances", "--format", "json"], &both);
-    let lists: Value = serde_json::from_str(&said).unwrap();
-    assert!(code == Some(0) && lists[1]["answer"][0]["only_here"]["fleet"] == false, "{said}");
-
-    // What a dry run answers, it does not do.
-    let trial = [&block.map(|word| if word == "flood" { "trial" } else { word })[..], &["--dry-run"]].concat();
-    let (code, said) = run(&trial, &both[..1]);
-    assert!(code == Some(0) && said.starts_with("nothing was changed; it would reach 1 limit"), "{said}");
-    assert_eq!(held(&one), [("flood".to_owned(), true)]);
-
-    let unknown = block.map(|word| if word == "user" { "usr" } else { word });
-    let (code, said) = run(&unknown, &both[..1]);
-    assert!(code == Some(1) && said.contains("did you mean"), "{said}");
-    let (code, said) = run(&["adjust", "end", "flood", "--why", "over", "--who", "ann", "--all-instances"], &both);
-    assert!(code == Some(0) && said.matches("ended flood").count() == 2, "{said}");
-    assert_eq!([held(&one), held(&other)], [Vec::new(), Vec::new()]);
-}
-
-#[tokio::test]
-async fn what_is_ended_and_begun_again_meanwhile_holds_and_is_published() {
-    let mut redis = Redis::start();
-    let [one, other] = two(&redis);
-    redis.kill();
-    let flood = |lasts: &str| {
-        json!({
-            "id": "flood", "effect": "block", "domain": "shop", "rule": "user", "who": "ann", "why": "x", "for": lasts,
-        })
-    };
-    let begin_at = |lasts: &str| send(&one, "POST", "/adjustments?fleet=true", TOKEN, &flood(lasts)).0;
-    let end = || send(&one, "DELETE", "/adjustments/flood?who=ann&why=over", TOKEN, &Value::Null);
-    // A short one is over before Redis is back.
-    assert_eq!(begin_at("1s"), 201);
-    wait_until("it is over", || held(&one).is_empty());
-    assert_eq!(begin_at("1h"), 201);
-    assert_eq!(passed(&one, "user", "ann", 1).await, 0, "the same id holds again");
-    let (status, ended) = end();
-    assert!(status == 200 && ended["only_here"]["ended"] == true, "{ended}");
-    assert_eq!(passed(&one, "user", "ann", 1).await, 1);
-    assert_eq!((begin_at("1h"), begin_at("1h"), begin_at("2h")), (201, 201, 409));
-    redis.restart();
-    wait_until("the new one is published", || held(&other) == [("flood".to_owned(), false)]);
-    wait_until("and no longer only here", || held(&one) == [("flood".to_owned(), false)]);
-    // Its old end, of an earlier one, ends it nowhere.
-    tokio::time::sleep(Duration::from_millis(1_500)).await;
-    assert_eq!([held(&one), held(&other)], [(); 2].map(|()| vec![("flood".to_owned(), false)]));
-    assert_eq!((passed(&one, "user", "ann", 1).await, passed(&other, "user", "ann", 1).await), (0, 0));
-}
-
-#[tokio::test]
-async fn an_end_reaches_the_same_adjustment_that_another_instance_publishes_later() {
-    let mut redis = Redis::start();
-    let [one, other] = two(&redis);
-    redis.kill();
-    let flood = json!({
-        "id": "flood", "effect": "block", "domain": "shop", "rule": "user", "who": "ann", "why": "x", "for": "1h",
-    });
-    for tollgate in [&one, &other] {
-        assert_eq!(send(tollgate, "POST", "/adjustments?fleet=true", TOKEN, &flood).0, 201);
-    }
-    assert_eq!(send(&one, "DELETE", "/adjustments/flood?who=ann&why=over", TOKEN, &Value::Null).0, 200);
-    assert_eq!((held(&one).len(), held(&other).len()), (0, 1));
-    redis.restart();
-    wait_until("it is ended at the other, too", || held(&other).is_empty());
-    assert_eq!((passed(&one, "user", "ann", 1).await, passed(&other, "user", "ann", 1).await), (1, 1));
-}
-
-#[tokio::test]
-async fn two_adjustments_of_one_id_both_hold_and_end_by_themselves() {
-    let mut redis = Redis::start();
-    let [one, other] = two(&redis);
-    redis.kill();
-    for (tollgate, rule) in [(&one, "user"), (&other, "exact")] {
-        let block = json!({"id": "flood", "effect": "block", "domain": "shop", "rule": rule, "who": "ann", "why": "x",
-            "for": "1h"});
-        assert_eq!(send(tollgate, "POST", "/adjustments?fleet=true", TOKEN, &block).0, 201);
-    }
-    redis.restart();
-    let is_settled = |tollgate: &Tollgate| {
-        let (_, list) = send(tollgate, "GET", "/adjustments", TOKEN, &Value::Null);
-        let list = list.as_array().unwrap();
-        list.len() == 2 && list.iter().any(|one| one["only_here"]["stays"].is_string())
-    };
-    wait_until("one is published, and the other stays", || is_settled(&one) || is_settled(&other));
-    let (kept, published) = if is_settled(&one) { (&one, &other) } else { (&other, &one) };
-    assert_eq!(send(kept, "DELETE", "/adjustments/flood?who=ann&why=over", TOKEN, &Value::Null).0, 200);
-    tokio::time::sleep(Duration::from_millis(1_500)).await;
-    assert_eq!((held(kept), held(published)), (vec![("flood".to_owned(), false)], vec![("flood".to_owned(), false)]));
-}
-
-#[test]
-fn the_command_ends_an_adjustment_of_all_instances_though_only_one_has_to() {
-    let redis = Redis::start();
-    let [one, other] = two(&redis);
-    assert_eq!(begin(&one, json!({"id": "all", "effect": "block", "domain": "shop", "rule": "user"})).0, 201);
-    wait_until("both know it", || held(&other).len() == 1);
-    let addresses = [&one, &other].map(|tollgate| format!("127.0.0.1:{}", tollgate.http_port));
-    let end = |id: &str| {
-        let words = [
-            "adjust",
-            "end",
-            id,
-            "--why",
-            "over",
-            "--who",
-            "ann",
-            "--all-instances",
-            "--admin-token",
-            TOKEN,
-            "--address",
-            &addresses[0],
-            "--address",
-            &addresses[1],
-        ];
-        crate::process::run(&words, &[])
-    };
-    let ended = end("all");
-    let said = crate::process::text(&ended.stdout) + &crate::process::text(&ended.stderr);
-    assert!(ended.status.success() && said.matches("ended all").count() == 2, "{said}");
-    assert!(!end("all").status.success(), "none has it");
 }
