@@ -3,5 +3,5 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-scripts/test-tools.sh h2spec actionlint shellcheck buildah qemu xds-server ratelimit prometheus helm kustomize kubernetes egctl \
+scripts/test-tools.sh h2spec actionlint shellcheck buildah qemu xds-server ratelimit prometheus alertmanager helm kustomize kubernetes egctl \
     chromium axe grpc-go grpcurl ghz grpc-java envoy-oldest skopeo registry cosign

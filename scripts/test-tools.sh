@@ -25,6 +25,7 @@
 #   chromium         a system package, for `make e2e`: the console is looked at in it
 #   axe              target/tools/bin/axe.min.js, from a Python wheel, for the same: what hinders people in a page
 #   prometheus       prometheus and promtool, a system package, for `make e2e`
+#   alertmanager     prometheus-alertmanager, a system package, for `make e2e`
 #   helm, kustomize  target/tools/bin/..., from their source, by Go, for the same
 #   kubernetes       target/tools/kubernetes, what Kubernetes, the Prometheus operator, Envoy Gateway, Envoy AI Gateway, Istio and
 #                    Contour take, from Go modules, for the same
@@ -217,6 +218,12 @@ egctl() {
 module() {
     have go || fail "go is missing: install Go"
     go mod download -json "$1" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p'
+}
+
+alertmanager() {
+    have prometheus-alertmanager || install_package prometheus-alertmanager \
+        "prometheus-alertmanager is missing and there is no apt-get: install Alertmanager"
+    say "$(command prometheus-alertmanager --version 2>&1 | head -n 1)"
 }
 
 prometheus() {

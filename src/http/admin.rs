@@ -15,6 +15,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 use super::adjustments;
+use super::alerts;
 use super::audit;
 use super::candidates;
 use super::client::{AdminTokens, Change, Client, KnownClients};
@@ -237,7 +238,7 @@ pub(super) fn router<S: Store>(admin: Arc<Admin<S>>, gate: Arc<Gate>) -> Router 
     let router = counters::router(Arc::clone(&admin)).merge(explain::router(Arc::clone(&admin)));
     let router = router.merge(candidates::router(Arc::clone(&admin))).merge(fleet::router(Arc::clone(&admin)));
     let router = router.merge(usage::router(Arc::clone(&admin))).merge(what_if::router(Arc::clone(&admin)));
-    let router = router.merge(adjustments::router(Arc::clone(&admin)));
+    let router = router.merge(adjustments::router(Arc::clone(&admin))).merge(alerts::router(Arc::clone(&admin)));
     let router = router.merge(log_level::router(Arc::clone(&admin)));
     let router = router.merge(audit::router(Arc::clone(&admin))).merge(top::router(admin));
     router.route_layer(from_fn_with_state(gate, pass))

@@ -3,6 +3,7 @@
 
 mod adjustments;
 mod admin;
+mod alerts;
 mod audit;
 mod candidates;
 mod client;

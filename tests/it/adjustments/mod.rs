@@ -1,5 +1,6 @@
 //! Adjustments: temporary changes of limits on all instances, and their effects.
 
+mod alerts;
 mod brakes;
 mod hours;
 mod kept;

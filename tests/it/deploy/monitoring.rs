@@ -14,6 +14,7 @@ use crate::support::tollgate::{self, Tollgate, request};
 use crate::support::{wait_until, wait_until_async};
 
 const ALERTS: &str = "deploy/prometheus/alerts.yaml";
+const BRAKES: &str = "deploy/prometheus/brakes.yaml";
 /// Cases in which each alert fires, and in which none does.
 const CASES: &str = "tests/alerts.yaml";
 const DASHBOARDS: [&str; 2] = ["deploy/grafana/service.json", "deploy/grafana/limits.json"];
@@ -281,7 +282,7 @@ async fn promtool_finds_nothing_wrong_with_names_and_units_and_alerts_fire_when_
     fs::write(&file, page).unwrap();
     let promtool = || Command::new("promtool");
     let metrics = promtool().args(["check", "metrics"]).stdin(fs::File::open(&file).unwrap()).output();
-    let rules = promtool().args(["check", "rules", ALERTS]).output();
+    let rules = promtool().args(["check", "rules", ALERTS, BRAKES]).output();
     let alarms = promtool().args(["test", "rules", CASES]).output();
     for output in [metrics, rules, alarms].map(|output| output.expect("make e2e installs promtool")) {
         assert!(output.status.success(), "{output:?}");
