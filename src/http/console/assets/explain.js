@@ -79,7 +79,8 @@ const limitLine = limit =>
 // Offers the same request to send from elsewhere.
 function elsewhere(domain, descriptors) {
 	const request = JSON.stringify({ domain, descriptors: descriptors.map(entries => ({ entries })) });
-	const words = descriptors.map(entries => entries.map(({ key, value }) => quoted(`${key}=${value}`)).join(' ')).join(' + ');
+	const entry = ({ key, value }) => quoted(`${key}=${value}`);
+	const words = descriptors.map(entries => entries.map(entry).join(' ')).join(' + ');
 	const { grpc = '', grpc_tls: tls } = service;
 	const socket = grpc.startsWith('unix:') && quoted(grpc.slice(5));
 	const flags = `${tls ? '-cacert FILE' : '-plaintext'}${socket ? ' -unix' : ''}`;
@@ -96,6 +97,8 @@ function elsewhere(domain, descriptors) {
 			`grpcurl ${flags} -d ${quoted(request)} ${address} envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit`,
 			'the grpcurl command'
 		),
+		el('h4', 'Why it was denied before, from the decision log'),
+		copyable(`tollgate why --log decisions.jsonl --domain ${quoted(domain)} ${descriptors[0].map(entry).join(' ')}`, 'the why command'),
 		el('h4', 'For a route of Envoy'),
 		el(
 			'p.soft.small',
