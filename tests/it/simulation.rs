@@ -22,7 +22,7 @@ use tollgate::engine::descriptor::{Descriptor, Entry, Override, Request, Unit};
 use tollgate::engine::plan::PlanOptions;
 use tollgate::engine::rules::Rules;
 use tollgate::inspect::{Action, CounterOf, running};
-use tollgate::limiter::{Deadlines, Limiter, LimiterOptions, Overload};
+use tollgate::limiter::{Deadlines, DecideError, Limiter, LimiterOptions, Overload};
 use tollgate::metrics::Metrics;
 use tollgate::observe::Observers;
 use tollgate::sources::files::load::{self, LoadOptions, Sources};
@@ -280,6 +280,9 @@ impl Run {
                 let deadlines = Deadlines { store: Instant::now() + TIMEOUT, caller: None };
                 let snapshot = limiter.snapshot();
                 let decided = limiter.decide(&snapshot, &refund, deadlines).await;
+                if matches!(decided, Err(DecideError::GiveBack { .. })) {
+                    return judge.lock().refused_refund(replica, &refund);
+                }
                 let heard = decided.is_ok_and(|(decision, _)| {
                     decision.limits.iter().all(|limited| matches!(limited.answer, Answer::Store(_)))
                 });

@@ -412,6 +412,20 @@ impl Judge {
         }
     }
 
+    /// The rules allow no refunds: nothing is taken back.
+    pub fn refused_refund(&mut self, replica: usize, refund: &Request) {
+        for one in self.of_rules(refund) {
+            let hits = one.ask.hits().unsigned_abs() * self.scenario.cost;
+            for (_, counter) in
+                self.counters.iter_mut().filter(|(key, _)| is_of(key, &one.entries[0].key, &one.entries[0].value))
+            {
+                counter.taken_back -= hits;
+                counter.refunded_hits -= hits;
+            }
+        }
+        self.refunded(replica, refund, true);
+    }
+
     /// Everything of a counter is taken back by hand.
     pub fn resets(&mut self, key: &str, value: &str) {
         for (name, counter) in &mut self.counters {
