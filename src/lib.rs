@@ -10,7 +10,7 @@
 //!          plan      gives each limit its answer: the store's verdict, or that of its failure mode
 //!          decision  concludes whether the request passes, and when
 //!          metrics   records the Decision
-//!          observe   hands it to the observers that are on: top keys, decision log, candidates, what if
+//!          observe   hands it to the observers that are on: top keys, decision log, candidates, what if, notices
 //!          delay     keeps the request until its release time, if a limit delays it
 //! Envoy ◀─ grpc      turns the Decision into statuses, a code and headers
 //! ```
@@ -40,6 +40,7 @@ pub mod wire;
 // Around decisions: the sources of rules, the observers, what instances share, and what operators read.
 pub mod sources;
 pub mod observe;
+pub mod notify;
 pub mod shared;
 pub mod survey;
 pub mod inspect;

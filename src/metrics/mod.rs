@@ -12,6 +12,7 @@ mod decision_log;
 mod declaration;
 mod fleet;
 mod names;
+mod notices;
 mod namespace;
 mod observed;
 mod page;

@@ -32,6 +32,7 @@ pub fn page() -> prometheus::Result<String> {
     metrics.sentinels()?.set_answering("", 1, 1);
     metrics.spans()?;
     metrics.decision_log()?;
+    metrics.notices()?;
     metrics.candidates()?;
     [Held::SERVER, Held::CLIENT_CA].iter().for_each(|role| metrics.set_certificate(role, SystemTime::UNIX_EPOCH));
     let mut page = String::from(

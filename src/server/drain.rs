@@ -15,6 +15,7 @@ use super::signals::Signals;
 use super::workers::Workers;
 use crate::limiter::Limiter;
 use crate::metrics::statsd::Statsd;
+use crate::notify::Notifier;
 use crate::observe::decision_log::DecisionLog;
 use crate::settings::Settings;
 use crate::shared::adjustment::audit::Audit;
@@ -49,6 +50,7 @@ pub(super) struct Last {
     pub(super) exporting: Option<Exporting>,
     /// `None` if the decision log is off.
     pub(super) decision_log: Option<Arc<DecisionLog>>,
+    pub(super) notifier: Arc<Notifier>,
     pub(super) statsd: Option<Statsd>,
     pub(super) audit: Arc<Audit>,
 }
@@ -58,6 +60,9 @@ const LAST_SPANS: Duration = Duration::from_secs(2);
 
 /// Time limit for writing the last lines of the decision log.
 const LAST_DECISIONS: Duration = Duration::from_secs(2);
+
+/// Time limit for telling the last notices.
+const LAST_NOTICES: Duration = Duration::from_secs(2);
 
 /// Time limit for the store to take the last records of the audit trail.
 const LAST_RECORDS: Duration = Duration::from_secs(2);
@@ -135,9 +140,9 @@ impl<S: Store> Running<S> {
 }
 
 impl Last {
-    /// Sends the last spans and writes the last lines of the decision log and of the audit trail, at the same time, and
-    /// then sends the last statistics. `flushing` sends the spans of before the drain, which took the time `drained`: a
-    /// collector that has not answered since then gets no more time.
+    /// Sends the last spans and notices and writes the last lines of the decision log and of the audit trail, at the
+    /// same time, and then sends the last statistics. `flushing` sends the spans of before the drain, which took the
+    /// time `drained`: a collector that has not answered since then gets no more time.
     async fn finish(self, flushing: Option<JoinHandle<()>>, drained: Duration) {
         let last_spans = async {
             if let Some(exporting) = self.exporting {
@@ -151,7 +156,8 @@ impl Last {
                 decision_log.end(LAST_DECISIONS).await;
             }
         };
-        tokio::join!(last_spans, last_decisions, self.audit.finish(LAST_RECORDS));
+        let last_notices = self.notifier.end(LAST_NOTICES);
+        tokio::join!(last_spans, last_decisions, last_notices, self.audit.finish(LAST_RECORDS));
         if let Some(statsd) = self.statsd {
             statsd.finish().await;
         }

@@ -48,6 +48,7 @@ use crate::shared::adjustment::AdjustmentStore;
 use crate::shared::adjustment::Adjustments;
 use crate::shared::adjustment::board::MemoryAdjustments;
 use crate::shared::adjustment::redis::RedisAdjustments;
+use crate::shared::claims::Claims;
 use crate::shared::fleet::heartbeats::ReplicaState;
 use crate::shared::fleet::{Fleet, FleetStore, instance_id};
 use crate::shared::usage::UsageStore;
@@ -277,6 +278,7 @@ fn host_name() -> String {
 struct Shared {
     adjustments: AdjustmentStore,
     fleet: FleetStore,
+    claims: Claims,
     /// The pages of usage; `None` if they are in memory.
     usage: Option<RedisUsage>,
 }
@@ -284,13 +286,14 @@ struct Shared {
 impl Shared {
     fn in_memory() -> Shared {
         let adjustments = AdjustmentStore::Memory(MemoryAdjustments::default());
-        Shared { adjustments, fleet: FleetStore::Memory, usage: None }
+        Shared { adjustments, fleet: FleetStore::Memory, claims: Claims::Alone, usage: None }
     }
 
     fn in_redis(route: &Route) -> Shared {
         Shared {
             adjustments: AdjustmentStore::Redis(Box::new(RedisAdjustments::new(route))),
             fleet: FleetStore::in_redis(route),
+            claims: Claims::in_redis(route),
             usage: Some(RedisUsage::new(route)),
         }
     }
@@ -355,10 +358,13 @@ impl Parts {
             |redis| UsageStore::Redis(Box::new(redis)),
         );
         let observing = observers::start(&settings, &metrics, self.decision_log, &self.instance)?;
+        let notifier = observers::notifier(&settings, &metrics, shared.claims)?;
         let store = Arc::clone(stores.first().context("there is one worker at least")?);
         // Only the gRPC port has limiters with the type of the store; all that follows is compiled once.
         let store = Arc::new(AnyStore::new(store));
-        let limiter = options::limiter(&settings, observing.observers());
+        let mut observers = observing.observers();
+        observers.add(Arc::clone(&notifier) as _);
+        let limiter = options::limiter(&settings, observers);
         let limiter = Arc::new(Limiter::new(limiter, Arc::clone(&store), self.memory, Arc::clone(&metrics)));
         let adjustments = Adjustments::new(Arc::clone(&limiter), Arc::clone(&metrics), shared.adjustments);
         let adjustments = Arc::new(adjustments.of_instance(self.instance.clone()));
@@ -422,7 +428,7 @@ impl Parts {
         self.watchdog.started();
         let (exporting, decision_log) = (self.exporting, observing.decision_log);
         let ports = drain::Ports { grpc, http, stop };
-        let last = drain::Last { exporting, decision_log, statsd, audit };
+        let last = drain::Last { exporting, decision_log, notifier, statsd, audit };
         Running { settings, serving, rules, ports, workers, limiter, store, fleet, last }
             .until_signal(self.signals)
             .await

@@ -35,6 +35,7 @@ fn pattern(variable: &str) -> Option<String> {
         "GRPC_CLIENT_TLS_SAN" => list(NAME),
         "GRPC_HOST" | "HOST" => r"[^\s/]*".to_owned(),
         "GRPC_UDS_MODE" => "0*[0-7]{3}".to_owned(),
+        "NOTIFY_WEBHOOK_URL" => r"[hH][tT][tT][pP][sS]?://[^\s/@?#]+([/?#]\S*)?".to_owned(),
         "LIMIT_DECIDED_BY_HEADER"
         | "LIMIT_LIMIT_HEADER"
         | "LIMIT_REMAINING_HEADER"

@@ -148,7 +148,11 @@ impl DecisionSettings {
         self.decision_log().err().or_else(|| self.reader_values().err())
     }
 
-    fn values(&self, setting: &'static str, shown: Shown) -> Result<Values, SettingsError> {
+    /// Returns how values are shown that a setting wants to be shown in this way.
+    ///
+    /// # Errors
+    /// Fails if hashing is chosen without a valid key.
+    pub(super) fn values(&self, setting: &'static str, shown: Shown) -> Result<Values, SettingsError> {
         match shown {
             Shown::Plain => Ok(Values::Plain),
             Shown::Hashed => self.key(setting).map(|key| Values::hashed(&key)),

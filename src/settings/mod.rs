@@ -18,6 +18,7 @@ mod logs;
 mod management;
 mod misspelt;
 mod needs;
+mod notify;
 mod otel;
 mod page;
 mod path;
@@ -41,6 +42,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use crate::engine::rules::report::RulesError;
 use crate::metrics::reference::NO_LABEL;
+use crate::observe::redaction::Values;
 use crate::store::redis::topology::address::RedisAddressError;
 
 use self::duration::{duration, positive_duration};
@@ -57,6 +59,7 @@ pub use logs::LogSettings;
 pub use management::ManagementSettings;
 pub use misspelt::{Misspelt, misspelt};
 pub use needs::without_effect;
+pub use notify::NotifySettings;
 pub use page::{names, page};
 pub use redis_tls::RedisTlsSettings;
 pub use reference::{Unsupported, unsupported};
@@ -122,6 +125,10 @@ pub struct Settings {
     /// Records of single decisions.
     #[command(flatten)]
     pub decisions: DecisionSettings,
+
+    /// Notices of limits with `notify`.
+    #[command(flatten)]
+    pub notify: NotifySettings,
 
     /// Traces.
     #[command(flatten)]
@@ -213,6 +220,12 @@ pub enum SettingsError {
     /// The file of the key cannot be read.
     #[error("cannot be read: {0}")]
     ValuesKeyFile(String),
+    /// A webhook without a secret.
+    #[error("needs a NOTIFY_WEBHOOK_SECRET, or a NOTIFY_WEBHOOK_SECRET_FILE, which signs what the webhook gets")]
+    NoNotifySecret,
+    /// A secret that cannot be used, and why.
+    #[error("{1}")]
+    NotifySecret(&'static str, String),
     /// An invalid setting of OpenTelemetry, and what to do.
     #[error("{1}")]
     Otel(&'static str, String),
@@ -246,7 +259,9 @@ impl SettingsError {
             SettingsError::ExtraTag(_) => Some("EXTRA_TAGS"),
             SettingsError::Mogrifier(_) => Some("USE_DOG_STATSD_MOGRIFIERS"),
             SettingsError::ValuesKeyFile(_) => Some("VALUES_KEY_FILE"),
+            SettingsError::NoNotifySecret => Some("NOTIFY_WEBHOOK_URL"),
             SettingsError::HeaderName(setting)
+            | SettingsError::NotifySecret(setting, _)
             | SettingsError::NoValuesKey(setting)
             | SettingsError::ShortValuesKey(setting, _)
             | SettingsError::Otel(setting, _)
@@ -259,6 +274,14 @@ impl SettingsError {
 }
 
 impl Settings {
+    /// Returns how notices show values.
+    ///
+    /// # Errors
+    /// Fails if hashing is chosen without a valid key.
+    pub fn notice_values(&self) -> Result<Values, SettingsError> {
+        self.decisions.values("NOTIFY_VALUES", self.notify.notify_values)
+    }
+
     /// Returns all errors in settings that clap could read. `environment` contains the variables that are named in a
     /// setting.
     pub fn errors(&self, environment: &Environment) -> Vec<SettingsError> {
@@ -276,6 +299,8 @@ impl Settings {
             self.statistics.prometheus().and_then(|_| self.statistics.exposition().err()),
             self.statistics.statsd(environment).err(),
             self.decisions.errors(),
+            self.notify.webhook().err(),
+            self.notice_values().err(),
         ];
         found.into_iter().flatten().chain(self.answers.wrong_headers()).collect()
     }

@@ -207,7 +207,14 @@ const ROWS: &[Row] = &[
     row(&["VALUES_KEY", "VALUES_KEY_FILE"], |settings| {
         let decisions = &settings.decisions;
         let in_log = decisions.decision_log != LogPlace::Off && decisions.decision_log_values == Shown::Hashed;
-        (!in_log && decisions.top_keys_values != Shown::Hashed).then_some("nothing is hashed")
+        let others = [decisions.top_keys_values, settings.notify.notify_values];
+        (!in_log && !others.contains(&Shown::Hashed)).then_some("nothing is hashed")
+    }),
+    row(&["NOTIFY_WEBHOOK_SECRET", "NOTIFY_WEBHOOK_SECRET_FILE"], |settings| {
+        settings.notify.notify_webhook_url.is_none().then_some("NOTIFY_WEBHOOK_URL is not set")
+    }),
+    row(&["NOTIFY_WEBHOOK_TLS_CACERT"], |settings| {
+        (!settings.notify.is_secure()).then_some("NOTIFY_WEBHOOK_URL does not begin with https://")
     }),
     row(&["TRACING_ENABLED"], |settings| {
         settings.tracing.otel_sdk_disabled.then_some("OTEL_SDK_DISABLED is on, so no traces are exported")
@@ -363,6 +370,8 @@ mod tests {
         "MEMORY_STORE_SIZE_IN_BYTES",
         "MERGE_DOMAIN_CONFIG",
         "NEAR_LIMIT_RATIO",
+        "NOTIFY_VALUES",
+        "NOTIFY_WEBHOOK_URL",
         "OTEL_SDK_DISABLED",
         "PORT",
         "QUOTA_MODE",
@@ -466,6 +475,8 @@ mod tests {
             ("DECISION_LOG_FILE_BYTES", &["--decision-log=stdout"], &["--decision-log=x"]),
             ("WHAT_IF_SAMPLE", &["--admin-api", "--what-if-requests=0"], &["--admin-api"]),
             ("VALUES_KEY", &[], &["--top-keys-values=hashed"]),
+            ("NOTIFY_WEBHOOK_SECRET", &[], &["--notify-webhook-url=http://x"]),
+            ("NOTIFY_WEBHOOK_TLS_CACERT", &["--notify-webhook-url=http://x"], &["--notify-webhook-url=https://x"]),
             ("TRACING_ENABLED", &["--otel-sdk-disabled"], &[]),
             ("TRACING_EXPORTER_PROTOCOL", &[], &["--tracing-enabled"]),
         ];

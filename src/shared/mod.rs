@@ -1,6 +1,7 @@
 //! State that the instances of a fleet share, in addition to counters.
 
 pub mod adjustment;
+pub mod claims;
 mod exchange;
 pub mod fleet;
 pub mod usage;

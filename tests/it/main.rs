@@ -48,6 +48,7 @@ mod ietf;
 mod json;
 mod leases;
 mod logs;
+mod notify;
 mod numbers;
 mod overload;
 mod pages;

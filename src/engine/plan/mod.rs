@@ -245,7 +245,7 @@ impl<'a> Plan<'a> {
             let LimitConfig { allowance, failure_mode, options, .. } = &*rule_limit.config;
             // Every option takes effect somewhere: mostly here, and those of the answer in `grpc`.
             let RuleOptions { cost, give_back, penalty, lease, durable, usage, number, .. } = options;
-            let RuleOptions { enforce: _, denied_body: _, soft: _, quota_unit: _, .. } = options;
+            let RuleOptions { enforce: _, denied_body: _, soft: _, quota_unit: _, notify: _, .. } = options;
             let Allowance::Limited(limit) = *allowance else { continue };
             if is_replaced(rule_limit.name(), matched) {
                 continue;

@@ -114,6 +114,8 @@ pub(super) fn drawn_domain() -> impl Strategy<Value = Value> {
     ]);
     let of_defaults = body.clone();
     let from = map([("from", of(&["request", "rule", ""]).boxed()), ("max", number().boxed())]);
+    let marks = prop::collection::vec(of(&["80%", "100%", "0%", "8", ""]), 0..3).prop_map(Value::from);
+    let notify = map([("at", marks.boxed())]);
     let replaces = prop::collection::vec(map([("name", name().boxed())]), 0..3).prop_map(Value::from);
     let limit = map([
         ("name", name().boxed()),
@@ -139,6 +141,7 @@ pub(super) fn drawn_domain() -> impl Strategy<Value = Value> {
         ("number", from.boxed()),
         ("quota_unit", of(&["requests", "content-bytes", "bytes"]).boxed()),
         ("soft", of(&["80%", "0%", "8", ""]).boxed()),
+        ("notify", notify.boxed()),
         ("failure_mode", mode().boxed()),
         ("count_denied", flag().boxed()),
     ]);

@@ -61,6 +61,16 @@ impl Share {
         u64::from(part) * u64::from(Share::WHOLE) > u64::from(self.0) * u64::from(whole)
     }
 
+    /// Returns whether `part` is at least this share of `whole`.
+    pub fn is_reached(self, part: u32, whole: u32) -> bool {
+        u64::from(part) * u64::from(Share::WHOLE) >= u64::from(self.0) * u64::from(whole)
+    }
+
+    /// Returns it in hundredths of a percent.
+    pub fn hundredths(self) -> u16 {
+        self.0
+    }
+
     /// Returns whether the key of a descriptor that reaches this rule is in the share.
     pub fn has(self, rule: &Rule, limit: &LimitConfig, (domain, entries): (&str, &[Entry])) -> bool {
         let has_holders = match &limit.allowance {

@@ -75,6 +75,7 @@ options! {
     soft
     quota_unit
     number
+    notify
 }
 
 /// A limit during the validation of its options.

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::engine::algorithm::Algorithm;
 use crate::engine::descriptor::Unit;
 use crate::engine::rules::keys::{DESCRIPTOR, RATE_LIMIT, ROOT, SECTIONS};
-use crate::engine::rules::options::denied_body;
+use crate::engine::rules::options::{denied_body, notify};
 use crate::engine::rules::pairs::{self, Conflict, ConflictKind};
 use crate::engine::rules::section::{Key, Section, Takes};
 use crate::engine::rules::validate::HOLDER_KEY;
@@ -56,6 +56,8 @@ fn object(section: &'static Section) -> Value {
         of_a_limit()
     } else if section.is(&denied_body::SECTION) {
         of_a_body()
+    } else if section.is(&notify::SECTION) {
+        vec![json!({"properties": {"at": {"items": share(), "minItems": 1, "maxItems": notify::MOST}}})]
     } else {
         Vec::new()
     };
@@ -185,16 +187,20 @@ fn of_a_body() -> Vec<Value> {
     vec![json!({"oneOf": [said("format"), said("text")]}), with_text]
 }
 
+/// A percentage with its sign, from 0.01% to 100%.
+fn share() -> Value {
+    json!({
+        "pattern": r"^$|^0*(100(\.0{1,2})?|[0-9]{1,2}(\.[0-9]{1,2})?)%$",
+        "not": {"anyOf": [{"pattern": r"^0+(\.0{1,2})?%$"}, {"type": ["number", "boolean"]}]},
+    })
+}
+
 fn of_a_limit() -> Vec<Value> {
     let unlimited = is("unlimited", json!(true));
     let has_length = [unlimited.clone(), said("unit"), said("period")].into_iter().chain(holders()).collect::<Vec<_>>();
-    let share = json!({
-        "pattern": r"^$|^0*(100(\.0{1,2})?|[0-9]{1,2}(\.[0-9]{1,2})?)%$",
-        "not": {"anyOf": [{"pattern": r"^0+(\.0{1,2})?%$"}, {"type": ["number", "boolean"]}]},
-    });
     let mut all = vec![
         json!({"anyOf": has_length}),
-        json!({"properties": {"cost": {"not": {"const": 0}}, "enforce": share.clone(), "soft": share}}),
+        json!({"properties": {"cost": {"not": {"const": 0}}, "enforce": share(), "soft": share()}}),
     ];
     let is_of_limits = |conflict: &Conflict| !conflict.is_of("rate_limits") && !conflict.is_of("shadow_mode");
     let is_algorithm = |name: &str| Algorithm::ALL.iter().any(|algorithm| algorithm.name() == name);
