@@ -11,6 +11,7 @@ use axum::{Extension, Json, Router};
 use super::admin::{Admin, Refusal, refuse};
 use super::client::Client;
 use super::query::Query;
+use crate::engine::clock::Clock as _;
 use crate::engine::descriptor::Entry;
 use crate::engine::explain;
 use crate::engine::rules::Budget;
@@ -20,15 +21,16 @@ use crate::inspect::running;
 use crate::ledger::answer::{UsageAnswer, Wanted};
 use crate::limiter::Limiter;
 use crate::observe::redaction::Values;
-use crate::shared::usage::{Batch, UsageReadError};
+use crate::shared::usage::{Batch, Named, UsageReadError};
 use crate::store::Store;
+use crate::store::memory::SystemClock;
 
 pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
     Router::new().route("/usage", any(answer)).with_state(admin)
 }
 
-/// Handles `GET /usage?domain=shop&from=2026-11-01&to=2026-12-01&rule=per-user&key=user=ann&cursor=…`; each parameter
-/// is optional.
+/// Handles `GET /usage?domain=shop&from=2026-11-01&to=2026-12-01&rule=per-user&key=user=ann&exact=true&cursor=…`; each
+/// parameter is optional.
 async fn answer<S: Store>(
     State(admin): State<Arc<Admin<S>>>,
     method: Method,
@@ -45,15 +47,34 @@ async fn answer<S: Store>(
         return Err(refuse(StatusCode::METHOD_NOT_ALLOWED, "GET reads"));
     }
     let (wanted, cursor) = read(query.as_deref())?;
-    let scope = Scope { domain: wanted.domain.as_deref(), from: wanted.from, to: wanted.to };
-    let Batch { pages, store, now, cursor } = admin.usage().read(&scope, cursor.as_deref()).await?;
-    let limiter = admin.limiter();
+    let (limiter, cursor) = (admin.limiter(), cursor.as_deref());
+    let mut missed = missed(&limiter, wanted.domain.as_deref(), wanted.rule.as_deref());
+    let batch = if wanted.is_exact {
+        let named = named(&limiter, &wanted);
+        if named.is_empty() && missed.is_none() {
+            missed = Some("no limit with usage applies to this descriptor by the rules in force".to_owned());
+        }
+        admin.usage().read_named(&named, cursor).await?
+    } else {
+        let scope = Scope { domain: wanted.domain.as_deref(), from: wanted.from, to: wanted.to };
+        admin.usage().read(&scope, cursor).await?
+    };
+    let Batch { pages, store, now, cursor } = batch;
     let mut answer = UsageAnswer::new(now, store, cursor);
-    answer.missed = missed(&limiter, wanted.domain.as_deref(), wanted.rule.as_deref());
+    answer.missed = missed;
     for page in pages {
         answer.add(page, &wanted, |owner, name| rule(&limiter, owner, name));
     }
     Ok(Json(answer).into_response())
+}
+
+/// Names the pages of the counters of a descriptor.
+fn named<S: Store>(limiter: &Limiter<S>, wanted: &Wanted) -> Named {
+    let entry = |(key, value): &(String, String)| Entry { key: key.into(), value: value.into() };
+    let entries = wanted.entries.iter().map(entry).collect();
+    let request = explain::request(wanted.domain.as_deref().unwrap_or_default(), vec![entries], None);
+    let now = Time(SystemClock.now());
+    Named::new(running::recorded(limiter, &request), (wanted.from, wanted.to), now)
 }
 
 /// Returns how a filter misses the rules in force.
@@ -72,7 +93,7 @@ fn rule<S: Store>(limiter: &Limiter<S>, owner: &Owner, page: &str) -> Option<Str
 
 /// Parses the filter of a query and the position to continue from.
 fn read(query: Option<&str>) -> Result<(Wanted, Option<String>), Refusal> {
-    let query = Query::read(query, &["domain", "rule", "key", "from", "to", "cursor"])?;
+    let query = Query::read(query, &["domain", "rule", "key", "exact", "from", "to", "cursor"])?;
     let wrong = |reason: String| refuse(StatusCode::BAD_REQUEST, reason);
     let entry = |text: &str| {
         let (key, value) = text
@@ -84,10 +105,14 @@ fn read(query: Option<&str>) -> Result<(Wanted, Option<String>), Refusal> {
         domain: query.text("domain").map(str::to_owned),
         rule: query.text("rule").map(str::to_owned),
         entries: query.all("key").map(entry).collect::<Result<_, Refusal>>()?,
+        is_exact: query.parsed("exact")?.unwrap_or(false),
         ..Wanted::within(query.parsed("from")?.unwrap_or(Time(0)), query.parsed("to")?.unwrap_or(Time::END))
     };
     if wanted.from >= wanted.to {
         return Err(wrong(format!("{} to {} is not a time range: to must be later than from", wanted.from, wanted.to)));
+    }
+    if wanted.is_exact && (wanted.domain.is_none() || wanted.entries.is_empty()) {
+        return Err(wrong("exact needs a domain, and each entry of the descriptor in its order as key".to_owned()));
     }
     Ok((wanted, query.text("cursor").map(str::to_owned)))
 }

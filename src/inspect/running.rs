@@ -6,10 +6,11 @@ use tokio::time::Instant;
 
 use super::{Action, Counter, CounterError, CounterOf, act, next_pass};
 use crate::engine::asked::Asked;
-use crate::engine::check::Check;
+use crate::engine::check::{Check, Key};
 use crate::engine::descriptor::Request;
 use crate::engine::explain::Explanation;
 use crate::engine::plan::Plan;
+use crate::engine::usage::Usage;
 use crate::limiter::{Limiter, Snapshot};
 use crate::store::Store;
 
@@ -46,6 +47,14 @@ pub fn label_of<S: Store>(
     let plan = Plan::new(limiter.plan_options(), &snapshot.rules, request, limiter.names());
     let asked = plan.asked().iter().find(|asked| is_its(asked.check.key.as_str()))?;
     Some(asked.source.label().to_owned())
+}
+
+/// Returns the counters of a request that keep usage, by the rules in force.
+pub fn recorded<S: Store>(limiter: &Limiter<S>, request: &Request) -> Vec<(Key, Usage)> {
+    let snapshot = limiter.snapshot();
+    let plan = Plan::new(limiter.plan_options(), &snapshot.rules, request, limiter.names());
+    let recorded = |asked: &Asked<'_>| Some((asked.check.key.clone(), asked.check.recorded.as_ref()?.usage));
+    plan.asked().iter().filter_map(recorded).collect()
 }
 
 /// Adds to an explanation the present state of its counters, or the answers of failure modes. Charges nothing.

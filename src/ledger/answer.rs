@@ -65,6 +65,9 @@ pub struct Wanted {
     pub rule: Option<String>,
     /// Only descriptors that have all of these entries.
     pub entries: Vec<(String, String)>,
+    /// Only the counters of the descriptor that consists of these entries, by the rules in force. Their pages are read
+    /// by name.
+    pub is_exact: bool,
     /// Only periods that begin at this time or later.
     pub from: Time,
     /// Only periods that begin before this time.
@@ -77,11 +80,12 @@ impl Wanted {
         Wanted { from, to, ..Wanted::default() }
     }
 
-    /// Returns whether a counter is selected, apart from its rule.
+    /// Returns whether a counter is selected, apart from its rule. What was read by name is.
     pub fn takes(&self, owner: &Owner) -> bool {
         let has =
             |(key, value): &(String, String)| owner.parts.iter().any(|part| part.key == *key && part.value == *value);
-        self.domain.as_ref().is_none_or(|domain| owner.domain == *domain) && self.entries.iter().all(has)
+        self.domain.as_ref().is_none_or(|domain| owner.domain == *domain)
+            && (self.is_exact || self.entries.iter().all(has))
     }
 }
 

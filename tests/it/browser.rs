@@ -808,6 +808,7 @@ fn entries_are_completed_from_the_rules_and_asked_from_elsewhere() {
     // Where gRPC listens is known a moment later.
     let (explain, says) = (with_text("#panel button", "Explain"), json!(grpcurl));
     page.wait_for(&format!("(({explain}).click(), document.body.innerText.includes({says}))"));
+    page.wait_for_text("tollgate why --log decisions.jsonl --domain shop user=ann");
     page.wait_for_text("- actions:\n  - request_headers: {header_name: x-user, descriptor_key: user}");
     must_be_accessible(&mut page, "what is copied");
     // Behind a line that is finished the next level is offered: here there is none.

@@ -114,6 +114,7 @@ impl Administered {
             for (name, value) in given {
                 query.extend_pairs(value.iter().map(|value| (name, value)));
             }
+            query.extend_pairs(wanted.is_exact.then_some(("exact", "true")));
             query.extend_pairs(wanted.entries.iter().map(|(key, value)| ("key", format!("{key}={value}"))));
             let Some(answer) = port.get::<UsageAnswer>(&format!("/usage?{}", query.finish())).await? else {
                 bail!("{} does not serve usage: start the service with ADMIN_API=true", self.address);

@@ -23,8 +23,8 @@ pub enum UsageReadError {
     /// The cursor was never issued.
     #[error("unknown cursor: start without one, then send the cursor of each response")]
     Cursor,
-    /// The cursor belongs to another server.
-    #[error("the Redis topology changed during the read: start again without a cursor")]
+    /// The cursor belongs to another server, or to other counters.
+    #[error("Redis or the rules changed during the read: start again without a cursor")]
     Changed,
     /// The store does not answer, or rejects the request.
     #[error("the store is unavailable: {0}")]

@@ -12,6 +12,7 @@ use std::str::FromStr;
 use deadpool_redis::redis::{Cmd, Value, cmd};
 use tokio::sync::Mutex;
 
+use super::by_name::Place as NamedPlace;
 use super::reading::{Batch, UsageReadError};
 use crate::engine::check::StoreError;
 use crate::engine::check::key::escape;
@@ -20,6 +21,7 @@ use crate::engine::usage::{Time, Totals};
 use crate::store::redis::doctor::cause::{Cause, Rights};
 use crate::store::redis::doctor::identity::Identity;
 use crate::store::redis::link::connection::{Call, Connection, Fault};
+use crate::store::redis::script::slot;
 use crate::store::redis::topology::address::Place;
 use crate::store::redis::topology::{self, Dialer, Layout, Reach, Route};
 
@@ -112,6 +114,34 @@ impl RedisUsage {
         batch.cursor = next.map(|next| next.to_string());
         Ok(batch)
     }
+
+    /// Returns the pages with these names, which are in one slot of a cluster: those of one Redis. `next` is the place
+    /// of the next ones.
+    ///
+    /// # Errors
+    /// If Redis does not answer within the timeout of the configuration.
+    pub(super) async fn read_named(
+        &self,
+        names: Vec<String>,
+        (place, next): (NamedPlace, Option<NamedPlace>),
+    ) -> Result<Batch, UsageReadError> {
+        let sources: Vec<&OneRedis> = std::iter::once(&self.main).chain(&self.per_second).collect();
+        let source = sources.get(place.source).ok_or(UsageReadError::Cursor)?;
+        let mut batch = source.read_named(&names).await?;
+        let another = place.source + 1;
+        let next = next.or((another < sources.len()).then(|| NamedPlace::first_of(another)));
+        batch.cursor = next.map(|next| next.to_string());
+        Ok(batch)
+    }
+}
+
+/// What is read of a node.
+#[derive(Clone, Copy)]
+enum Reading<'r> {
+    /// What a scan finds from this position on.
+    Scan(&'r Scope<'r>, Cursor),
+    /// The pages with these names.
+    Named(&'r [String]),
 }
 
 impl OneRedis {
@@ -123,16 +153,7 @@ impl OneRedis {
     async fn read(&self, scope: &Scope<'_>, cursor: Cursor) -> Result<(Batch, Option<Cursor>), UsageReadError> {
         let mut links = self.links.lock().await;
         let node = self.node(&cursor, &mut links).await?;
-        let is_new = !links.contains_key(&node.place);
-        let read = match self.read_at(&mut links, &node, scope, cursor).await {
-            // Redis or a proxy has closed the connection meanwhile, or the master has moved.
-            Err(Failure::Fault(Fault::Lost(_))) if !is_new => self.read_at(&mut links, &node, scope, cursor).await,
-            read => read,
-        };
-        let (batch, scan, server) = read.map_err(|failure| match failure {
-            Failure::Changed | Failure::Fault(Fault::Elsewhere(_)) => UsageReadError::Changed,
-            Failure::Fault(fault) => UsageReadError::Store(self.with_grant(fault).into()),
-        })?;
+        let (batch, scan, server) = self.read_twice(&mut links, &node, Reading::Scan(scope, cursor)).await?;
         let layout = node.layout;
         let next = match scan {
             0 if cursor.node + 1 < node.of => Some(Cursor { node: cursor.node + 1, scan, layout, server: 0, ..cursor }),
@@ -140,6 +161,44 @@ impl OneRedis {
             scan => Some(Cursor { scan, layout, server, ..cursor }),
         };
         Ok((batch, next))
+    }
+
+    /// Returns the pages with these names, which are in one slot.
+    async fn read_named(&self, names: &[String]) -> Result<Batch, UsageReadError> {
+        let mut links = self.links.lock().await;
+        let node = match (&self.route.reach, names.first()) {
+            (Reach::Cluster(known), Some(name)) => {
+                let layout = topology::survey(known, &self.route.access, &self.route.config).await;
+                let layout = layout.map_err(|cause| StoreError::from(Fault::Connect(cause)))?;
+                let owner = layout.owner(slot::of(name));
+                let owner = owner.ok_or_else(|| StoreError::from(Fault::Connect(Cause::ClusterDown)))?;
+                let dialer = Some(topology::node_dialer(owner.place.clone(), &self.route.access));
+                Master { dialer, place: Some(owner.place.clone()), of: 1, layout: 0 }
+            }
+            // No names are in any node, so the cursor's first one says the time.
+            (Reach::Cluster(_), None) => self.node(&Cursor::default(), &mut links).await?,
+            (Reach::One(_), _) => Master { dialer: None, place: None, of: 1, layout: 0 },
+        };
+        Ok(self.read_twice(&mut links, &node, Reading::Named(names)).await?.0)
+    }
+
+    /// Reads from this node, and once more if a connection of before is lost.
+    async fn read_twice(
+        &self,
+        links: &mut Links,
+        node: &Master,
+        reading: Reading<'_>,
+    ) -> Result<(Batch, u64, u64), UsageReadError> {
+        let is_new = !links.contains_key(&node.place);
+        let read = match self.read_at(links, node, reading).await {
+            // Redis or a proxy has closed the connection meanwhile, or the master has moved.
+            Err(Failure::Fault(Fault::Lost(_))) if !is_new => self.read_at(links, node, reading).await,
+            read => read,
+        };
+        read.map_err(|failure| match failure {
+            Failure::Changed | Failure::Fault(Fault::Elsewhere(_)) => UsageReadError::Changed,
+            Failure::Fault(fault) => UsageReadError::Store(self.with_grant(fault).into()),
+        })
     }
 
     /// Returns the master at the cursor. Drops connections to nodes that are masters no more.
@@ -169,28 +228,28 @@ impl OneRedis {
         &self,
         links: &mut Links,
         node: &Master,
-        scope: &Scope<'_>,
-        cursor: Cursor,
+        reading: Reading<'_>,
     ) -> Result<(Batch, u64, u64), Failure> {
         let is_current = |link: &Link| self.route.moved_from(link.connection.place()).is_none();
         let link = match links.remove(&node.place).filter(is_current) {
             Some(link) => link,
             None => self.connect(node).await?,
         };
-        if cursor.scan != 0 && cursor.server != link.server {
+        if let Reading::Scan(_, cursor) = reading
+            && cursor.scan != 0
+            && cursor.server != link.server
+        {
             return Err(Failure::Changed);
         }
         let now = self.now(&link.connection).await?;
         let mut batch = Batch { pages: Vec::new(), store: self.name, now, cursor: None };
-        let (mut scan, mut bytes) = (cursor.scan, 0);
-        for _ in 0..SCANS {
-            let names;
-            (scan, names) = self.scan(&link.connection, scan, scope).await?;
-            bytes += self.take(&link.connection, names, &mut batch).await?;
-            if scan == 0 || batch.pages.len() >= PAGES || bytes >= BYTES {
-                break;
+        let scan = match reading {
+            Reading::Scan(scope, cursor) => self.scan_some(&link.connection, (scope, cursor.scan), &mut batch).await?,
+            Reading::Named(names) => {
+                self.take(&link.connection, names.to_vec(), &mut batch).await?;
+                0
             }
-        }
+        };
         // A previous master may have missed the latest pages.
         if let Some(why) = self.route.moved_from(link.connection.place()) {
             return Err(Fault::Lost(why).into());
@@ -198,6 +257,25 @@ impl OneRedis {
         let server = link.server;
         links.insert(node.place.clone(), link);
         Ok((batch, scan, server))
+    }
+
+    /// Adds pages that a scan finds until they suffice for an answer, and returns the cursor of the scan.
+    async fn scan_some(
+        &self,
+        connection: &Connection,
+        (scope, mut scan): (&Scope<'_>, u64),
+        batch: &mut Batch,
+    ) -> Result<u64, Fault> {
+        let mut bytes = 0;
+        for _ in 0..SCANS {
+            let names;
+            (scan, names) = self.scan(connection, scan, scope).await?;
+            bytes += self.take(connection, names, batch).await?;
+            if scan == 0 || batch.pages.len() >= PAGES || bytes >= BYTES {
+                break;
+            }
+        }
+        Ok(scan)
     }
 
     async fn connect(&self, node: &Master) -> Result<Link, Fault> {

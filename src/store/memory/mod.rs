@@ -379,6 +379,10 @@ impl<C: Clock> MemoryPages for MemoryStore<C> {
         self.usage.as_ref().map_or((Vec::new(), None), |usage| Pages::read(usage, scope, place, about))
     }
 
+    fn page(&self, name: &str) -> Option<Page> {
+        self.usage.as_ref()?.lock().named(name)
+    }
+
     fn now(&self) -> u64 {
         self.clock.now()
     }

@@ -26,6 +26,9 @@ pub trait MemoryPages: Send + Sync {
     /// [`PageName::may_have`]: crate::engine::usage::page::PageName::may_have
     fn pages(&self, scope: &Scope<'_>, place: u64, about: usize) -> (Vec<Page>, Option<u64>);
 
+    /// Returns the page with this name.
+    fn page(&self, name: &str) -> Option<Page>;
+
     /// Returns the time, in milliseconds since the epoch.
     fn now(&self) -> u64;
 }
@@ -115,6 +118,11 @@ impl Pages {
             }
         }
         (found, Some(place))
+    }
+
+    /// Returns the page with this name.
+    pub(super) fn named(&self, name: &str) -> Option<Page> {
+        self.pages.get_key_value(name).map(|(key, kept)| kept.page(key))
     }
 
     /// Reads a part of the pages under one lock.

@@ -30,7 +30,7 @@ use support::wait_until_async;
 const RULES: &str = "
 domain: shop
 descriptors:
-- {key: user, rate_limit: {unit: minute, requests_per_unit: 5, name: per-user}}
+- {key: user, rate_limit: {unit: minute, requests_per_unit: 5, name: per-user, usage: {by: hour, keep: 400d}}}
 - {key: path, value: /pay, rate_limit: {unit: year, requests_per_unit: 1000, algorithm: fixed_window, name: pay}}
 ";
 
@@ -235,7 +235,7 @@ async fn usage_is_for_those_who_have_a_token_and_know_what_they_ask() {
     for (query, words) in [
         ("from=yesterday", "2026-11-01T12:00:00Z"),
         ("from=2026-11-02&to=2026-11-01", "to must be later"),
-        ("user=ann", "the parameters are domain, rule, key, from, to and cursor"),
+        ("user=ann", "the parameters are domain, rule, key, exact, from, to and cursor"),
         ("key=user", "key=user%3Dann"),
         ("cursor=7", "start without one"),
     ] {
@@ -386,6 +386,12 @@ async fn every_master_of_a_cluster_is_read_and_moved_slots_are_seen() {
     let csv = printed(usage(&service, &["--domain", "shop", "--csv", "--rule", "per-user"]));
     assert_eq!(csv.lines().count(), 1_501);
 
+    // One counter is read where its slot is.
+    for user in [3, 700, 1_499] {
+        let one = told(&read(&service, &format!("domain=shop&key=user%3Du{user}&exact=true")));
+        assert_eq!(one.into_values().collect::<Vec<_>>(), [user], "u{user}");
+    }
+
     // The cursor points at the second master when a slot moves, so it is unknown which pages were read.
     let cursors: Vec<&str> = answers.iter().filter_map(|answer| answer["cursor"].as_str()).collect();
     let second = cursors.iter().find(|cursor| cursor.starts_with("0.1.")).unwrap();
@@ -445,6 +451,124 @@ async fn a_user_of_redis_with_the_rights_that_are_named_reads_and_without_is_tol
     redis.command::<()>("ACL SETUSER default -@all +acl|setuser +ping +hello +client").await;
     redis.command::<()>(grant).await;
     assert_eq!(told(&read(&service, "")).len(), 1);
+}
+
+const WITH_USAGE: &str = "
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: {unit: minute, requests_per_unit: 5, name: per-user, usage: {by: hour, keep: 400d}}
+    descriptors:
+      - {key: path, rate_limit: {unit: day, requests_per_unit: 9, usage: {by: day, keep: 400d}}}
+  - key: path
+    value: \"/a*\"
+    share_threshold: true
+    rate_limit: {unit: second, requests_per_unit: 5, usage: {by: minute, keep: 2d}}
+  - {key: team, rate_limit: {unit: minute, requests_per_unit: 5}}
+";
+
+/// Returns the pages of an answer, sorted, without the time until they expire, which goes on.
+fn pages_of(answers: &[Value]) -> Vec<Value> {
+    let mut pages: Vec<Value> = answers.iter().flat_map(|answer| answer["pages"].as_array().unwrap().clone()).collect();
+    pages.iter_mut().for_each(|page| page["expires"] = Value::Null);
+    pages.sort_by_key(|page| page["page"].to_string());
+    pages
+}
+
+/// Uses limits of users, and asks for each of some descriptors what the scan finds of it.
+async fn what_is_read_by_name_is_what_a_scan_finds(service: &Tollgate) {
+    let mut client = service.client().await;
+    let long = "x".repeat(300);
+    for user in ["ann", "b|b}", &long] {
+        for path in ["/a1", "/a2"] {
+            let all: [&[(&str, &str)]; 3] = [&[("user", user)], &[("user", user), ("path", path)], &[("path", path)]];
+            client.should_rate_limit(tollgate::request("shop", &all)).await.unwrap();
+        }
+    }
+    for (entries, counters) in [
+        (vec![("user", "ann")], 1),
+        (vec![("user", "b|b}")], 1),
+        (vec![("user", &*long)], 1),
+        (vec![("user", "ann"), ("path", "/a2")], 1),
+        (vec![("path", "/a3")], 1),
+        (vec![("user", "nobody")], 0),
+    ] {
+        let mut query = form_urlencoded::Serializer::new(String::new());
+        query.append_pair("domain", "shop").append_pair("exact", "true");
+        query.extend_pairs(entries.iter().map(|(key, value)| ("key", format!("{key}={value}"))));
+        let exact = pages_of(&read(service, &query.finish()));
+        // All users of a pattern share its counter.
+        let value = |page: &Value, at: usize| page["descriptor"][at]["value"].as_str().unwrap_or_default().to_owned();
+        let is_its = |page: &Value| {
+            page["descriptor"].as_array().unwrap().len() == entries.len()
+                && entries.iter().enumerate().all(|(at, (key, wanted))| {
+                    let value = value(page, at);
+                    page["descriptor"][at]["key"] == *key && (value == *wanted || value == "/a*")
+                })
+        };
+        let scanned: Vec<Value> = pages_of(&read(service, "domain=shop")).into_iter().filter(is_its).collect();
+        assert_eq!(exact, scanned, "{entries:?}");
+        assert_eq!(exact.len().min(1), counters, "{entries:?}: {exact:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_usage_of_one_key_is_read_by_the_names_of_its_pages() {
+    let redis = Redis::start();
+    let second = Redis::start();
+    let urls = [format!("REDIS_URL={}", redis.url()), format!("REDIS_PERSECOND_URL={}", second.url())];
+    let reader = format!("ADMIN_READ_TOKEN={READER}");
+    let memory = Tollgate::start(WITH_USAGE, &["ADMIN_API=true", &reader]);
+    what_is_read_by_name_is_what_a_scan_finds(&memory).await;
+    let settings = ["ADMIN_API=true", &reader, &urls[0], &urls[1], "REDIS_PERSECOND=true", "CACHE_KEY_PREFIX=a*b:"];
+    let service = Tollgate::start(WITH_USAGE, &settings);
+    what_is_read_by_name_is_what_a_scan_finds(&service).await;
+
+    // Without a scan, in parts, and with what was recorded long ago.
+    let at = days_ago(390);
+    let name = format!("a*b:{}", of_user("ann"));
+    write(&mut redis.connection().await, &name, Period::Hour, at, &record(7, 0, 7)).await;
+    redis.forget_calls();
+    let rows =
+        printed(usage(&service, &["--domain", "shop", "--key", "user=ann", "--exact", "--by", "total", "--json"]));
+    assert!(rows.contains("\"admitted\":7"), "{rows}");
+    assert_eq!(redis.calls_of("scan"), 0);
+    let (asked, from) = (redis.calls_of("hgetall"), Time(days_ago(2)));
+    assert!((400..=405).contains(&asked), "a page for each day: {asked}");
+    redis.forget_calls();
+    assert_eq!(
+        read(&service, &format!("domain=shop&key=user%3Dann&exact=true&from={from}")).len(),
+        2,
+        "of two Redises"
+    );
+    assert!(redis.calls_of("hgetall") <= 6, "{}", redis.calls_of("hgetall"));
+
+    for (query, said) in [
+        ("exact=true&domain=shop", "each entry of the descriptor"),
+        ("exact=true&key=user%3Dann", "exact needs a domain"),
+        ("exact=maybe&domain=shop&key=user%3Dann", "exact"),
+        ("exact=true&domain=shop&key=user%3Dann&cursor=0.1.2", "unknown cursor"),
+    ] {
+        let (status, answer) = service.admin("GET", &format!("/usage?{query}"), READER);
+        assert!(status == 400 && answer["error"].as_str().unwrap().contains(said), "{query}: {answer}");
+    }
+    let output = usage(&service, &["--domain", "shop", "--key", "team=red", "--exact"]);
+    assert_eq!(output.status.code(), Some(3));
+    assert!(text(&output.stderr).contains("no limit with usage applies to this descriptor"), "{output:?}");
+}
+
+/// The rules change between two parts of an answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cursor_among_the_pages_of_other_counters_is_refused() {
+    let reader = format!("ADMIN_READ_TOKEN={READER}");
+    let by_minute = WITH_USAGE.replace("{by: hour, keep: 400d}", "{by: minute, keep: 400d}");
+    let service = Tollgate::start(&by_minute, &["ADMIN_API=true", &reader]);
+    let query = "/usage?domain=shop&key=user%3Dann&exact=true";
+    let (_, first) = service.admin("GET", query, READER);
+    let go_on = format!("{query}&cursor={}", first["cursor"].as_str().unwrap());
+    assert_eq!(service.admin("GET", &go_on, READER).0, 200);
+    service.change_rules(WITH_USAGE);
+    wait_until_async("the cursor is refused", async || service.admin("GET", &go_on, READER).0 == 409).await;
 }
 
 /// `VmRSS` of the service, in bytes.
@@ -841,6 +965,10 @@ impl MemoryPages for Places {
     fn pages(&self, _: &Scope<'_>, place: u64, _: usize) -> (Vec<Page>, Option<u64>) {
         let next = place + 1;
         (vec![self.0[place as usize].clone()], (next < self.0.len() as u64).then_some(next))
+    }
+
+    fn page(&self, _: &str) -> Option<Page> {
+        None
     }
 
     fn now(&self) -> u64 {

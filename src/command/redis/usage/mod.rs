@@ -52,6 +52,11 @@ struct Show {
     #[arg(long, value_name = "KEY=VALUE", value_parser = entry)]
     key: Vec<(String, String)>,
 
+    /// Only the descriptor of these entries in their order, by the rules in force. It is read by name: at once, however
+    /// many keys there are.
+    #[arg(long, requires_all = ["domain", "key"])]
+    exact: bool,
+
     /// Only periods that begin at this time or later: a date, a time (RFC 3339) or milliseconds. Unset: all.
     #[arg(long, value_name = "TIME")]
     from: Option<Time>,
@@ -94,7 +99,7 @@ async fn show(show: Show) -> anyhow::Result<ExitCode> {
     if from >= to {
         bail!("{from} to {to} is not a time range: --to must be later than --from");
     }
-    let wanted = Wanted { domain: show.domain, rule: show.rule, entries: show.key, from, to };
+    let wanted = Wanted { domain: show.domain, rule: show.rule, entries: show.key, is_exact: show.exact, from, to };
     let by = show.by.unwrap_or_default();
     let options = StatementOptions { by, from, to, open: show.open, closed_after_ms: CLOSED_AFTER_MS };
     let statement = show.service.usage(&wanted, &options).await?;
@@ -114,6 +119,15 @@ async fn show(show: Show) -> anyhow::Result<ExitCode> {
     warn_of_damage(damaged);
     if !rows.is_empty() || left_out > 0 {
         return Ok(done);
+    }
+    if wanted.is_exact {
+        return Ok(match missed_rules {
+            Some(missed) => {
+                errln!("{missed}");
+                ExitCode::from(NOTHING_APPLIES)
+            }
+            None => done,
+        });
     }
     let all = show.service.usage(&Wanted::within(from, to), &options).await?.rows();
     let names = all.iter().map(|row| (&*row.counter.owner.domain, row.counter.rule.as_deref().unwrap_or_default()));
