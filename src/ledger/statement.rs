@@ -1,9 +1,11 @@
 //! Statements of usage: records without duplicates, summed and sorted.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::answer::{CounterPage, Record, UsageAnswer};
+use crate::engine::algorithm::TimeZone;
 use crate::engine::usage::page::{Owner, PageName};
 use crate::engine::usage::{Period, Time, Totals};
 
@@ -40,6 +42,21 @@ pub struct StatementOptions {
     pub open: bool,
     /// How long after its end a period is over, in milliseconds.
     pub closed_after_ms: u64,
+    /// The time zone of days and months; `None` for UTC.
+    pub zone: Option<TimeZone>,
+}
+
+/// The error for records that cannot be summed in a time zone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "records by the {} cannot be summed by days of {zone}, because some of its days begin within such a record: \
+     {}, or ask for UTC",
+    .period.name(),
+    if *.period == Period::Day { "set usage: {by: hour}" } else { "set usage: {by: minute}" }
+)]
+pub struct Crossing {
+    period: Period,
+    zone: TimeZone,
 }
 
 /// A counter that was used.
@@ -85,6 +102,9 @@ pub struct Statement {
     damaged: u64,
     left_out: u64,
     missed: Option<String>,
+    /// For each period, whether its records fit into the days of the time zone.
+    fits: HashMap<Period, bool>,
+    crossing: Option<Crossing>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -123,6 +143,8 @@ impl Statement {
             damaged: 0,
             left_out: 0,
             missed: None,
+            fits: HashMap::new(),
+            crossing: None,
         }
     }
 
@@ -152,6 +174,10 @@ impl Statement {
         });
         for Record { start, totals } in records {
             if !(self.options.from..self.options.to).contains(&start) {
+                continue;
+            }
+            if let Some(zone) = self.crossed(period, start) {
+                self.crossing = Some(Crossing { period, zone });
                 continue;
             }
             let (begins, ends, span) = self.span(period, start);
@@ -189,6 +215,12 @@ impl Statement {
             let begins = Time(start.0 - start.0 % period.ms());
             (begins, begins.plus(period.ms()), period.name())
         };
+        let in_zone = |range: Range<u64>, span| (Time(range.start), Time(range.end), span);
+        match (self.options.by, self.options.zone) {
+            (By::Day, Some(zone)) => return in_zone(zone.day(start.0), "day"),
+            (By::Month, Some(zone)) => return in_zone(zone.month(start.0), "month"),
+            _ => {}
+        }
         match self.options.by {
             By::Hour if period < Period::Hour => of(Period::Hour),
             By::Day if period < Period::Day => of(Period::Day),
@@ -199,6 +231,23 @@ impl Statement {
             }
             By::Total => (self.options.from, start.plus(period.ms()), "total"),
         }
+    }
+
+    /// Returns the time zone, if days of it begin within records of this period: a day of the year after the first of
+    /// them, or of this record. Whether this record itself crosses midnight is no matter: a statement that works on
+    /// some days alone would be a trap.
+    fn crossed(&mut self, period: Period, start: Time) -> Option<TimeZone> {
+        const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
+        let zone = self.options.zone.filter(|_| matches!(self.options.by, By::Day | By::Month))?;
+        let fits = |at_ms: u64| zone.day(at_ms).start.is_multiple_of(period.ms());
+        let year = || (0..400).all(|days| fits(start.plus(days * DAY_MS).0));
+        let fits_all_year = *self.fits.entry(period).or_insert_with(year);
+        (!fits_all_year || !fits(start.0) || !fits(start.plus(DAY_MS).0)).then_some(zone)
+    }
+
+    /// Returns why some records are in no row; `None` if all are.
+    pub fn crossing(&self) -> Option<Crossing> {
+        self.crossing
     }
 
     /// Returns the number of unreadable records.
@@ -294,7 +343,7 @@ mod tests {
     }
 
     fn options(by: By) -> StatementOptions {
-        StatementOptions { by, from: Time(0), to: Time::END, open: false, closed_after_ms: CLOSED_AFTER_MS }
+        StatementOptions { by, from: Time(0), to: Time::END, open: false, closed_after_ms: CLOSED_AFTER_MS, zone: None }
     }
 
     fn rows(options: StatementOptions, answers: &[UsageAnswer]) -> (Vec<Shown>, u64) {
@@ -306,6 +355,57 @@ mod tests {
             (row.start.0 / HOUR, row.span, whose, row.totals.admitted, row.is_open)
         });
         (rows.collect(), left_out)
+    }
+
+    /// Returns the rows of records of one each, from one date on, in a time zone.
+    fn in_zone(zone: &str, by: By, period: Period, (from, count): (&str, u64)) -> Result<Vec<(String, i64)>, Crossing> {
+        let zone = TimeZone::named(zone).unwrap();
+        let first = from.parse::<Time>().unwrap().0 / period.ms();
+        let records: Vec<(u64, i64)> = (first..first + count).map(|index| (index, 1)).collect();
+        let mut statement = Statement::new(StatementOptions { zone: Some(zone), ..options(by) });
+        statement.add(UsageAnswer { now: Time::END, ..answer("main", &[(ANN, period, &records)]) });
+        match statement.crossing() {
+            Some(crossing) => Err(crossing),
+            None => Ok(statement.rows().iter().map(|row| (zone.written(row.start.0), row.totals.admitted)).collect()),
+        }
+    }
+
+    #[test]
+    fn days_and_months_are_those_of_a_time_zone_with_its_changes_of_the_clocks() {
+        let told = |rows: &[(&str, i64)]| -> Result<Vec<(String, i64)>, Crossing> {
+            Ok(rows.iter().map(|(start, admitted)| ((*start).to_owned(), *admitted)).collect())
+        };
+        // 90 hours from midnight of 28 March in Berlin.
+        let spring = in_zone("Europe/Berlin", By::Day, Period::Hour, ("2026-03-27T23:00:00Z", 90));
+        let days = [
+            ("2026-03-28T00:00:00+01:00", 24),
+            ("2026-03-29T00:00:00+01:00", 23),
+            ("2026-03-30T00:00:00+02:00", 24),
+            ("2026-03-31T00:00:00+02:00", 19),
+        ];
+        assert_eq!(spring, told(&days));
+        let autumn = in_zone("Europe/Berlin", By::Month, Period::Hour, ("2026-09-30T22:00:00Z", 31 * 24 + 1 + 5));
+        assert_eq!(autumn, told(&[("2026-10-01T00:00:00+02:00", 745), ("2026-11-01T00:00:00+01:00", 5)]));
+        let by_minute = in_zone("Asia/Kolkata", By::Day, Period::Minute, ("2026-11-01T18:29:00Z", 3));
+        assert_eq!(by_minute, told(&[("2026-11-01T00:00:00+05:30", 1), ("2026-11-02T00:00:00+05:30", 2)]));
+        // Without days or months, a time zone changes no sum.
+        assert_eq!(in_zone("Asia/Kolkata", By::Hour, Period::Hour, ("2026-11-01", 2)).unwrap().len(), 2);
+        assert_eq!(in_zone("UTC", By::Month, Period::Day, ("2026-10-31", 2)).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn records_that_a_day_of_the_time_zone_would_cut_are_refused_on_every_day() {
+        for (zone, period, advice) in [
+            // Where midnight is that of UTC in winter alone.
+            ("Europe/London", Period::Day, "set usage: {by: hour}"),
+            ("Europe/Berlin", Period::Day, "set usage: {by: hour}"),
+            ("Asia/Kolkata", Period::Hour, "set usage: {by: minute}"),
+        ] {
+            for by in [By::Day, By::Month] {
+                let crossing = in_zone(zone, by, period, ("2026-01-10", 1)).unwrap_err().to_string();
+                assert!(crossing.contains(zone) && crossing.contains(advice), "{crossing}");
+            }
+        }
     }
 
     const ANN: &str = "{shop|user=ann}|fw1:1000|u1:3600000:0";

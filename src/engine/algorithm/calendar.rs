@@ -54,6 +54,35 @@ impl TimeZone {
         &self.0.name
     }
 
+    /// Returns the start of this day, and that of the next one, in milliseconds since the epoch.
+    pub fn day(self, ms: u64) -> Range<u64> {
+        self.range(ms, Unit::Day)
+    }
+
+    /// Returns the start of this month, and that of the next one, in milliseconds since the epoch.
+    pub fn month(self, ms: u64) -> Range<u64> {
+        self.range(ms, Unit::Month)
+    }
+
+    /// Returns the start of a date that is written as `2026-11-01`, in milliseconds since the epoch; `None` if the text
+    /// is no date, or one before the epoch.
+    pub fn start_of_written(self, date: &str) -> Option<u64> {
+        // A time of a day would be cut.
+        let is_date = date.len() == "2026-11-01".len() && date.as_bytes()[4] == b'-';
+        let date = date.parse::<Date>().ok().filter(|_| is_date)?;
+        (date.year() >= 1970).then(|| self.start_of(date))
+    }
+
+    /// Writes a time with its offset in this zone, as RFC 3339 has it.
+    pub fn written(self, ms: u64) -> String {
+        let at = timestamp(ms);
+        at.display_with_offset(self.0.rules.to_offset(at)).to_string()
+    }
+
+    fn range(self, ms: u64, unit: Unit) -> Range<u64> {
+        Calendar { unit, time_zone: self }.window(ms.min(LAST_MS))
+    }
+
     /// Returns the date at a time.
     fn date(self, ms: u64) -> Date {
         self.0.rules.to_datetime(timestamp(ms)).date()

@@ -6,8 +6,10 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use jiff::Timestamp;
 use jiff::civil::Date;
-use jiff::tz::TimeZone;
+use jiff::tz;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::algorithm::TimeZone;
 
 /// A time in milliseconds since the epoch, written in RFC 3339 format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,9 +32,17 @@ impl Time {
     /// The latest time.
     pub const END: Time = Time(END_MS);
 
+    /// Reads a time as [`Time::from_str`] does, but a date as that of this time zone.
+    ///
+    /// # Errors
+    /// If the text is not a time.
+    pub fn read_in(text: &str, zone: TimeZone) -> Result<Time, TimeError> {
+        zone.start_of_written(text).map_or_else(|| text.parse(), |ms| Ok(Time(ms)))
+    }
+
     /// Returns the first moment of this month and of the next one.
     pub fn month(self) -> (Time, Time) {
-        let at = self.to_jiff().to_zoned(TimeZone::UTC).date();
+        let at = self.to_jiff().to_zoned(tz::TimeZone::UTC).date();
         let begins = at.first_of_month();
         let next = begins.last_of_month().tomorrow();
         (of_date(begins).unwrap_or_default(), next.ok().and_then(of_date).unwrap_or(Time::END))
@@ -51,7 +61,7 @@ impl Time {
 }
 
 fn of_date(date: Date) -> Option<Time> {
-    let at = date.to_zoned(TimeZone::UTC).ok()?.timestamp();
+    let at = date.to_zoned(tz::TimeZone::UTC).ok()?.timestamp();
     Some(Time(u64::try_from(at.as_millisecond()).ok()?))
 }
 

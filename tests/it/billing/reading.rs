@@ -557,6 +557,42 @@ async fn the_usage_of_one_key_is_read_by_the_names_of_its_pages() {
     assert!(text(&output.stderr).contains("no limit with usage applies to this descriptor"), "{output:?}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn months_are_those_of_a_time_zone() {
+    let redis = Redis::start();
+    let service = start(&[&format!("REDIS_URL={}", redis.url())]);
+    let mut connection = redis.connection().await;
+    let at = |text: &str| text.parse::<Time>().unwrap().0;
+    // The last hour of September in Berlin, and the first one of October.
+    for (start, admitted) in [("2026-09-30T21:00:00Z", 1), ("2026-09-30T22:00:00Z", 2)] {
+        write(&mut connection, &of_user("ann"), Period::Hour, at(start), &record(admitted, 0, 0)).await;
+    }
+    let months = |words: &[&str]| {
+        let all = [&["--by", "month", "--csv", "--key", "user=ann"], words].concat();
+        let csv = printed(usage(&service, &all));
+        let cells = |row: &str| {
+            let cells: Vec<&str> = row.split(',').collect();
+            format!("{} {} {}", cells[0], cells[1], cells[6]).replace('"', "")
+        };
+        csv.lines().skip(1).map(cells).collect::<Vec<_>>()
+    };
+    assert_eq!(months(&[]), ["2026-09-01T00:00:00Z month 3"]);
+    let berlin = ["--time-zone", "europe/berlin"];
+    assert_eq!(months(&berlin), ["2026-09-01T00:00:00+02:00 month 1", "2026-10-01T00:00:00+02:00 month 2"]);
+    // A date is one of the time zone, too.
+    let october = [&berlin[..], &["--from", "2026-10-01"]].concat();
+    assert_eq!(months(&october), ["2026-10-01T00:00:00+02:00 month 2"]);
+    let json = printed(usage(&service, &[&october[..], &["--by", "day", "--json"]].concat()));
+    assert!(json.contains("\"from\":\"2026-10-01T00:00:00+02:00\""), "{json}");
+    for (words, said) in [
+        (["--time-zone", "Europe/Berlyn"], "such as Europe/Berlin"),
+        (["--time-zone", "Asia/Kolkata"], "records by the hour cannot be summed by days of Asia/Kolkata"),
+    ] {
+        let output = usage(&service, &[&["--by", "month"], &words[..]].concat());
+        assert!(!output.status.success() && text(&output.stderr).contains(said), "{output:?}");
+    }
+}
+
 /// The rules change between two parts of an answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cursor_among_the_pages_of_other_counters_is_refused() {

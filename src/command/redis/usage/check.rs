@@ -98,7 +98,7 @@ async fn compare(
 ) -> anyhow::Result<(Vec<String>, usize)> {
     let ends = closed.iter().map(|(_, closed)| closed.to).max();
     let Some((to, by)) = ends.zip(ledger.length()) else { return Ok((Vec::new(), 0)) };
-    let options = StatementOptions { by: By::Kept, from: Time(0), to, open: true, closed_after_ms: 0 };
+    let options = StatementOptions { by: By::Kept, from: Time(0), to, open: true, closed_after_ms: 0, zone: None };
     let statement = service.usage(&Wanted::within(Time(0), to), &options).await?;
     warn_of_damage(statement.damaged());
     let now = statement.now().unwrap_or_default();

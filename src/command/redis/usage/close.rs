@@ -66,7 +66,7 @@ pub(crate) async fn run(close: Close) -> anyhow::Result<ExitCode> {
     let (from, to) = (Length::Day.begin(ledger.next(close.domain.as_deref())), Time::END);
     let wanted = Wanted { domain: close.domain.clone(), ..Wanted::within(from, to) };
     // Open periods are not written, but they show which records have longer periods.
-    let options = StatementOptions { by: By::Kept, from, to, open: true, closed_after_ms: 0 };
+    let options = StatementOptions { by: By::Kept, from, to, open: true, closed_after_ms: 0, zone: None };
     let statement = close.service.usage(&wanted, &options).await?;
     let (damaged, at) = (statement.damaged(), statement.now().unwrap_or_default());
     let after_ms = u64::try_from(close.after.as_millis()).unwrap_or(u64::MAX);

@@ -6,11 +6,12 @@ mod text;
 
 use std::process::ExitCode;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 
 use crate::command::live::admin_port::{Administered, missed};
 use crate::command::output::{Format, NOTHING_APPLIES, RowsOutput, errln, print};
+use crate::engine::algorithm::TimeZone;
 use crate::engine::usage::Time;
 use crate::ledger::answer::Wanted;
 use crate::ledger::statement::{By, CLOSED_AFTER_MS, StatementOptions};
@@ -59,16 +60,20 @@ struct Show {
 
     /// Only periods that begin at this time or later: a date, a time (RFC 3339) or milliseconds. Unset: all.
     #[arg(long, value_name = "TIME")]
-    from: Option<Time>,
+    from: Option<String>,
 
     /// Only periods that begin before this time. Unset: all.
     #[arg(long, value_name = "TIME")]
-    to: Option<Time>,
+    to: Option<String>,
 
     /// Sum the periods of each calendar month, or all periods. Records with a longer period remain as they are. Unset:
     /// as recorded.
     #[arg(long, value_name = "TIME", value_parser = named(&By::ALL, By::name))]
     by: Option<By>,
+
+    /// Time zone of days, months and dates, such as Europe/Berlin. Unset: UTC.
+    #[arg(long, value_name = "ZONE", value_parser = zone)]
+    time_zone: Option<TimeZone>,
 
     /// Also show unfinished periods, and mark them.
     #[arg(long)]
@@ -95,22 +100,31 @@ pub(crate) fn run(usage: Usage) -> anyhow::Result<ExitCode> {
 
 #[tokio::main(flavor = "current_thread")]
 async fn show(show: Show) -> anyhow::Result<ExitCode> {
-    let (from, to) = (show.from.unwrap_or_default(), show.to.unwrap_or(Time::END));
+    let time = |text: Option<&String>| {
+        let read = |text: &String| show.time_zone.map_or_else(|| text.parse(), |zone| Time::read_in(text, zone));
+        text.map(read).transpose()
+    };
+    let from = time(show.from.as_ref()).context("--from")?.unwrap_or_default();
+    let to = time(show.to.as_ref()).context("--to")?.unwrap_or(Time::END);
     if from >= to {
         bail!("{from} to {to} is not a time range: --to must be later than --from");
     }
     let wanted = Wanted { domain: show.domain, rule: show.rule, entries: show.key, is_exact: show.exact, from, to };
     let by = show.by.unwrap_or_default();
-    let options = StatementOptions { by, from, to, open: show.open, closed_after_ms: CLOSED_AFTER_MS };
+    let options =
+        StatementOptions { by, from, to, open: show.open, closed_after_ms: CLOSED_AFTER_MS, zone: show.time_zone };
     let statement = show.service.usage(&wanted, &options).await?;
+    if let Some(crossing) = statement.crossing() {
+        bail!("{crossing}");
+    }
     let (damaged, left_out) = (statement.damaged(), statement.left_out());
     let missed_rules = statement.missed().map(str::to_owned);
     let rows = statement.rows();
     let printed = match show.output.format() {
-        _ if show.csv => text::csv(&rows)?,
-        Format::Csv => text::csv(&rows)?,
-        Format::Json => text::json(&rows, left_out, damaged)? + "\n",
-        Format::Text => text::table(&rows),
+        _ if show.csv => text::csv(&rows, show.time_zone)?,
+        Format::Csv => text::csv(&rows, show.time_zone)?,
+        Format::Json => text::json((&rows, show.time_zone), left_out, damaged)? + "\n",
+        Format::Text => text::table(&rows, show.time_zone),
     };
     let done = print(&printed)?;
     if left_out > 0 {
@@ -149,6 +163,10 @@ fn warn_of_damage(damaged: u64) {
     if damaged > 0 {
         errln!("warning: {damaged} records in the store are damaged and not counted");
     }
+}
+
+fn zone(name: &str) -> Result<TimeZone, &'static str> {
+    TimeZone::named(name).ok_or("write a name of the IANA database, such as Europe/Berlin")
 }
 
 fn entry(text: &str) -> Result<(String, String), &'static str> {

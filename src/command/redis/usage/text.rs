@@ -4,13 +4,14 @@ use anyhow::anyhow;
 use serde::Serialize;
 
 use crate::command::output::{columns, no_formula};
+use crate::engine::algorithm::TimeZone;
 use crate::engine::printable::printable;
 use crate::engine::usage::page::Part;
 use crate::engine::usage::{Time, Totals};
 use crate::ledger::statement::Row;
 
 /// Returns a line for each row, below the names of the columns.
-pub(crate) fn table(rows: &[Row]) -> String {
+pub(crate) fn table(rows: &[Row], zone: Option<TimeZone>) -> String {
     if rows.is_empty() {
         return "no usage recorded\n".to_owned();
     }
@@ -24,7 +25,7 @@ pub(crate) fn table(rows: &[Row]) -> String {
         let texts = [printable(&owner.domain), owner.descriptor().to_string(), printable(limit)];
         let [domain, descriptor, limit] = texts;
         let [admitted, denied, cost] = [admitted.to_string(), denied.to_string(), cost.to_string()];
-        [start.to_string(), span, domain, descriptor, limit, admitted, denied, cost]
+        [written(*start, zone), span, domain, descriptor, limit, admitted, denied, cost]
     };
     let lines: Vec<[String; 8]> = std::iter::once(names).chain(rows.iter().map(cells)).collect();
     columns(&lines, 5..8)
@@ -32,7 +33,7 @@ pub(crate) fn table(rows: &[Row]) -> String {
 
 /// Returns CSV. No cell is a formula: a descriptor begins with a bracket, and names that look like a formula get a
 /// leading quote.
-pub(crate) fn csv(rows: &[Row]) -> anyhow::Result<String> {
+pub(crate) fn csv(rows: &[Row], zone: Option<TimeZone>) -> anyhow::Result<String> {
     let mut writer = csv::WriterBuilder::new().quote_style(csv::QuoteStyle::NonNumeric).from_writer(Vec::new());
     writer.write_record([
         "from",
@@ -48,7 +49,7 @@ pub(crate) fn csv(rows: &[Row]) -> anyhow::Result<String> {
     ])?;
     for row in rows {
         let Row { start, span, counter, totals: Totals { admitted, denied, cost }, is_open, .. } = row;
-        let (start, descriptor) = (start.to_string(), counter.owner.descriptor().to_string());
+        let (start, descriptor) = (written(*start, zone), counter.owner.descriptor().to_string());
         let [admitted, denied, cost] = [admitted.to_string(), denied.to_string(), cost.to_string()];
         let (domain, rule) = (printable(&counter.owner.domain), printable(counter.rule.as_deref().unwrap_or_default()));
         let cells: [&str; 10] = [
@@ -69,6 +70,11 @@ pub(crate) fn csv(rows: &[Row]) -> anyhow::Result<String> {
     Ok(String::from_utf8(bytes)?)
 }
 
+/// Writes a time with the offset of the time zone, or in UTC without one.
+fn written(time: Time, zone: Option<TimeZone>) -> String {
+    zone.map_or_else(|| time.to_string(), |zone| zone.written(time.0))
+}
+
 /// A row in JSON. It borrows everything: there may be hundreds of thousands.
 #[derive(Serialize)]
 struct JsonRow<'r> {
@@ -78,7 +84,7 @@ struct JsonRow<'r> {
     descriptor: &'r [Part],
     domain: &'r str,
     r#for: &'r str,
-    from: Time,
+    from: String,
     limit: &'r str,
     open: bool,
     rule: Option<&'r str>,
@@ -92,8 +98,8 @@ struct JsonRows<'r> {
 }
 
 /// Returns one JSON object.
-pub(crate) fn json(rows: &[Row], left_out: u64, damaged: u64) -> anyhow::Result<String> {
-    fn row(row: &Row) -> JsonRow<'_> {
+pub(crate) fn json((rows, zone): (&[Row], Option<TimeZone>), left_out: u64, damaged: u64) -> anyhow::Result<String> {
+    fn row(row: &Row, zone: Option<TimeZone>) -> JsonRow<'_> {
         let Row { start, span, counter, totals: Totals { admitted, denied, cost }, is_open, .. } = row;
         JsonRow {
             admitted: *admitted,
@@ -102,11 +108,11 @@ pub(crate) fn json(rows: &[Row], left_out: u64, damaged: u64) -> anyhow::Result<
             descriptor: &counter.owner.parts,
             domain: &counter.owner.domain,
             r#for: span,
-            from: *start,
+            from: written(*start, zone),
             limit: &counter.limit,
             open: *is_open,
             rule: counter.rule.as_deref(),
         }
     }
-    Ok(serde_json::to_string(&JsonRows { damaged, left_out, rows: rows.iter().map(row).collect() })?)
+    Ok(serde_json::to_string(&JsonRows { damaged, left_out, rows: rows.iter().map(|one| row(one, zone)).collect() })?)
 }
