@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use crate::engine::adjustment::InForce;
 use crate::engine::algorithm::Limit;
 use crate::engine::asked::Source;
-use crate::engine::check::{Key, StoreError, Verdicts, group};
+use crate::engine::check::{Check, Key, StoreError, Verdicts, group};
 use crate::engine::clock::GivenClock;
 use crate::engine::decision::Decision;
 use crate::engine::plan::{MAX_WORK, Plan, PlanOptions};
@@ -25,7 +25,8 @@ pub struct RuleSet<'r> {
     pub options: &'r PlanOptions,
     /// Number of instances that share each limit; the stream is from one of them.
     pub replicas: u32,
-    /// Whether the stream contains the ends of streams. If not, concurrency limits are only peeked at.
+    /// Whether the stream contains the ends of streams. If not, concurrency limits are only peeked at by requests that
+    /// do not tell how long they last.
     pub has_releases: bool,
     /// Another limit that replaces the one with this ID and uses its counters.
     pub tried: Option<(usize, Limit)>,
@@ -48,13 +49,13 @@ impl<'r> RuleSet<'r> {
     }
 
     /// Plans a request; `None` if the service would reject it as invalid, because it asks for too much work.
-    pub(super) fn plan<'a>(&self, Arrival { at_ms, request, .. }: Arrival<'a>) -> Option<Plan<'a>>
+    pub(super) fn plan<'a>(&self, Arrival { at_ms, request, lasts_ms, .. }: Arrival<'a>) -> Option<Plan<'a>>
     where
         'r: 'a,
     {
         let names = self.options.counter_keys.names(|| at_ms);
         let mut plan = Plan::adjusted(self.options, (self.rules, self.adjustments), request, names);
-        if !self.has_releases {
+        if !self.has_releases && lasts_ms.is_none() {
             plan = plan.without_holders();
         }
         if self.tried.is_some() || self.replicas > 1 {
@@ -115,6 +116,12 @@ impl Evaluator {
         let is_asked = !plan.asked().is_empty();
         let verdicts = if is_asked { self.store.decide_named(plan.asked(), names)? } else { Verdicts::default() };
         Ok(plan.conclude(&verdicts))
+    }
+
+    /// Performs these checks, which end streams, at this time.
+    pub(super) fn release(&self, checks: &[Check], at_ms: u64) -> Result<(), StoreError> {
+        self.clock.set(at_ms);
+        self.store.decide(checks).map(drop)
     }
 
     /// Fetches these counters into the processor's caches, without effect on decisions.

@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! arrivals ─▶ evaluator    decides each whole request by one set of rules
+//!             streams      keeps the slots of requests in progress until they end
 //!             run          counts the decisions of each limit
 //!             comparison   counts the requests that another set of rules decides differently
 //!             changed      counts the requests that an adjustment decides differently
@@ -21,6 +22,7 @@ mod evaluator;
 mod peaks;
 mod report;
 mod run;
+mod streams;
 mod suggestion;
 mod tally;
 
@@ -44,6 +46,10 @@ pub struct Arrival<'e> {
     /// Indices of the descriptors whose keys are outside of the stream's sample. They take part in deciding, and no
     /// fold counts them, because the stream does not have all requests of their keys.
     pub outside: &'e [usize],
+    /// How long the stream lasts that the request begins if it passes, in milliseconds; `None` if the source of the
+    /// requests does not tell. Limits of requests in progress are then only peeked at, unless the ends of streams are
+    /// requests themselves ([`RuleSet::has_releases`]).
+    pub lasts_ms: Option<u64>,
 }
 
 impl Arrival<'_> {

@@ -298,7 +298,7 @@ impl LimitReport {
                 Role::Quota => "quota_mode",
                 Role::Shadow => "shadow_mode",
             },
-            not_replayed: has_holders,
+            not_replayed: has_holders && !run.has_streams() && !run.rules.has_releases,
             decisions: tally.decisions,
             allowed: tally.decisions - tally.denied,
             denied: tally.denied,

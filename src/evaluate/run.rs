@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
+use super::streams::Streams;
 use super::tally::{Room, Tally};
 use super::{Arrival, Evaluator, OldLimit, RuleSet};
 use crate::engine::algorithm::Limit;
@@ -41,6 +42,7 @@ pub struct Run<'r> {
     pub(super) rules: RuleSet<'r>,
     pub(super) options: RunOptions,
     evaluator: Evaluator,
+    streams: Streams,
     /// Counts by the limits' IDs.
     pub(super) tallies: Vec<Tally>,
     /// Allowed decisions that are not in the tallies yet: ID of the limit, key and hits.
@@ -71,7 +73,7 @@ impl<'r> Run<'r> {
         let evaluator = Evaluator::new(options.most_bytes);
         let tallies = rules.rules.limits().map(|_| Tally::default()).collect();
         let (allowed, room, totals) = (Vec::new(), Room::default(), Totals::default());
-        Run { rules, options, evaluator, tallies, allowed, room, totals }
+        Run { rules, options, evaluator, streams: Streams::default(), tallies, allowed, room, totals }
     }
 
     /// Decides the next request, and counts the decision. See [`Evaluator::decide`]. All of its descriptors take part;
@@ -142,7 +144,13 @@ impl<'r> Run<'r> {
             self.totals.invalid += 1;
             return Ok(None);
         };
+        while let Some((ends_ms, checks)) = self.streams.ended_by(at_ms) {
+            self.evaluator.release(&checks, ends_ms)?;
+        }
         let decision = self.evaluator.conclude(plan, names, at_ms)?;
+        if let Some(lasts_ms) = arrival.lasts_ms {
+            self.streams.begin(&decision, at_ms.saturating_add(lasts_ms));
+        }
         self.count(&decision, names, arrival);
         Ok(Some(decision))
     }
@@ -168,6 +176,11 @@ impl<'r> Run<'r> {
     /// Returns whether there may be more keys than can be told apart.
     pub(crate) fn has_more_keys(&self) -> bool {
         self.room.is_used_up()
+    }
+
+    /// Returns whether a request has told how long it lasts, so limits of requests in progress are evaluated.
+    pub(super) fn has_streams(&self) -> bool {
+        self.streams.has_begun
     }
 
     /// Returns a limit as it is evaluated: this instance's share, and the whole limit; `None` if it counts nothing.

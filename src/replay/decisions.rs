@@ -225,7 +225,8 @@ fn pack(Event { request: Request { domain, descriptors }, outside, .. }: &Event,
 
 /// Reads a packed request into `event`, whose memory is reused.
 pub(super) fn unpack(at_ms: u64, packed: &mut Packed, event: &mut Event) {
-    let Event { at_ms: time, request: Request { domain, descriptors }, outside } = event;
+    let Event { at_ms: time, request: Request { domain, descriptors }, outside, lasts_ms, id } = event;
+    (*lasts_ms, *id) = (None, None);
     *time = at_ms;
     packed.text_into(domain);
     outside.clear();
@@ -313,7 +314,7 @@ impl Default for Pending {
 impl Pending {
     /// Makes this the request of a line, in the memory of the previous request.
     fn begin(&mut self, (at_ms, domain, id): (u64, &str, Id), line: &LineDescriptor<'_>) {
-        let Event { at_ms: time, request, outside } = &mut self.event;
+        let Event { at_ms: time, request, outside, .. } = &mut self.event;
         *time = at_ms;
         replace(&mut request.domain, domain);
         request.descriptors.resize_with(1, empty_descriptor);

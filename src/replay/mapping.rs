@@ -22,6 +22,10 @@ pub struct MappingOptions {
     pub hits: Option<String>,
     /// Time of the request.
     pub time: Option<String>,
+    /// How long the request lasted, in milliseconds.
+    pub duration: Option<String>,
+    /// What identifies the request elsewhere.
+    pub id: Option<String>,
 }
 
 /// A mapping from the fields of a line to a request.
@@ -31,6 +35,11 @@ pub(super) struct Mapping {
     descriptors: Vec<DescriptorMap>,
     /// Fields that may have the time; the first that a line has is used.
     times: Vec<Template>,
+    /// Fields that may have the duration; the first that a line has is used.
+    durations: Vec<Template>,
+    /// Whether an option names the duration, so that another value than a number is a mistake.
+    is_duration_given: bool,
+    id: Option<Template>,
     names: Names,
 }
 
@@ -154,16 +163,27 @@ impl Mapping {
             });
         }
         let times = options.time.iter().map(|time| Template::parse(time, &mut names)).collect::<Result<_, _>>()?;
+        let durations =
+            options.duration.iter().map(|text| Template::parse(text, &mut names)).collect::<Result<Vec<_>, _>>()?;
+        let is_duration_given = !durations.is_empty();
+        let id = options.id.as_ref().map(|text| Template::parse(text, &mut names)).transpose()?;
         let domain = options.domain.clone().or(of_file).or_else(|| domain.map(str::to_owned));
         let domain = domain.ok_or(MappingError::NoDomain)?;
-        Ok(Mapping { domain: domain.into(), descriptors, times, names })
+        Ok(Mapping { domain: domain.into(), descriptors, times, durations, is_duration_given, id, names })
     }
 
-    /// Returns the mapping for logs with the time in one of these fields, unless an option names the field.
-    pub(super) fn with_times(&self, fields: &[&str]) -> Mapping {
+    /// Returns the mapping for logs with the time in one of these fields, and the duration in one of those, unless
+    /// options name them.
+    pub(super) fn with_fields(&self, times: &[&str], durations: &[&str]) -> Mapping {
         let mut mapping = self.clone();
+        let mut all = |fields: &[&str]| -> Vec<Template> {
+            fields.iter().map(|field| Template::of_field(field, &mut mapping.names)).collect()
+        };
         if mapping.times.is_empty() {
-            mapping.times = fields.iter().map(|field| Template::of_field(field, &mut mapping.names)).collect();
+            mapping.times = all(times);
+        }
+        if mapping.durations.is_empty() {
+            mapping.durations = all(durations);
         }
         mapping
     }
@@ -179,6 +199,10 @@ impl Mapping {
         let time = self.times.iter().find_map(|time| time.fill(values));
         let time = time.ok_or_else(|| wrong("has no time: --time '%FIELD%' says where it is".to_owned()))?;
         let at_ms = time::parse(&time).ok_or_else(|| wrong(format!("{time:?} is no time: RFC 3339, or seconds")))?;
+        packed.push_number(self.duration(values).map_err(wrong)?);
+        if let Some(id) = &self.id {
+            packed.push_text(id.fill(values).as_deref());
+        }
         let mut has_any = false;
         for descriptor in &self.descriptors {
             has_any |= descriptor.pack(values, packed).map_err(wrong)?;
@@ -186,10 +210,21 @@ impl Mapping {
         if has_any { Ok(at_ms) } else { Err(Unmapped::NoDescriptor) }
     }
 
+    /// Returns how long the request of a line lasted, in milliseconds; `None` if the line does not tell.
+    fn duration(&self, values: &Values<'_>) -> Result<Option<u64>, String> {
+        let Some(text) = self.durations.iter().find_map(|duration| duration.fill(values)) else { return Ok(None) };
+        // Longer ones are missing in `packed`.
+        match text.parse().ok().filter(|ms| *ms < u64::MAX) {
+            None if self.is_duration_given => Err(format!("{text:?} is no duration: milliseconds, a whole number")),
+            duration => Ok(duration),
+        }
+    }
+
     /// Reads a packed request into `event`, whose memory is reused.
     pub(super) fn unpack(&self, at_ms: u64, packed: &mut Packed, event: &mut Event) {
-        let Event { at_ms: time, request: Request { domain, descriptors }, outside } = event;
-        *time = at_ms;
+        let Event { at_ms: time, request: Request { domain, descriptors }, outside, lasts_ms, id } = event;
+        (*time, *lasts_ms) = (at_ms, packed.number());
+        *id = self.id.as_ref().and_then(|_| packed.text()).map(str::to_owned);
         domain.clone_from(&self.domain);
         outside.clear();
         let mut len = 0;
@@ -329,7 +364,7 @@ rate_limits:
         let mut used = descriptor(&[("a", "b"), ("c", "d"), ("e", "f")], Ask::Take(9));
         used.limit = Override::parse("5/minute");
         let request = Request { domain: "longer than the other".into(), descriptors: vec![used; 3] };
-        let mut used = Event { at_ms: 9, request, outside: vec![0] };
+        let mut used = Event { at_ms: 9, request, outside: vec![0], lasts_ms: Some(9), id: Some("another".into()) };
         let mut again = Packed::default();
         again.append(&packed);
         mapping.unpack(at_ms, &mut again, &mut used);
@@ -345,7 +380,7 @@ rate_limits:
     #[test]
     fn a_file_makes_several_descriptors_and_leaves_out_those_that_envoy_would() {
         let options = MappingOptions { file: Some(FILE.to_owned()), hits: Some("3".into()), ..Default::default() };
-        let mapping = Mapping::new(&options, Some("other")).unwrap().with_times(&["t"]);
+        let mapping = Mapping::new(&options, Some("other")).unwrap().with_fields(&["t"], &["d"]);
         let address = ("DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT", "192.0.2.1");
         let all = [("t", "1"), ("route", "login"), address, ("REQ(x-user)", "ann"), ("bytes", "70")];
         let made = event(&mapping, &all).unwrap();

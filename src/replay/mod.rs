@@ -10,6 +10,7 @@
 //!        source       merges several logs
 //!        evaluate     decides each request as the service would, and counts the results
 //! report ◀─ report    for people, or as JSON
+//! lines  ◀─ verdict   what the rules say to each request
 //! ```
 //!
 //! Memory is bounded by the number of counters and keys, not by the length of a log. Nothing here opens a file: a log
@@ -26,6 +27,7 @@ mod source;
 mod template;
 mod text;
 mod time;
+mod verdict;
 
 use crate::engine::descriptor::{Request, Text};
 use crate::evaluate::Arrival;
@@ -35,6 +37,7 @@ pub use lines::Log;
 pub use mapping::{MappingError, MappingOptions};
 pub use report::{Against, Report};
 pub use source::{Read, ReadError, Reading, Requests};
+pub use verdict::Verdict;
 
 /// A request of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,12 +49,16 @@ pub struct Event {
     /// The indices of the descriptors whose keys are outside of the log's sample: the log has only those requests of
     /// such a key that ask about a sampled key, too. They take part in deciding, and no report counts them.
     pub outside: Vec<usize>,
+    /// How long the request lasted, in milliseconds, if the log tells it.
+    pub lasts_ms: Option<u64>,
+    /// What identifies the request elsewhere, if an option says where the log has it.
+    pub id: Option<String>,
 }
 
 impl Event {
     /// A request whose keys are all in the log's sample.
     pub fn new(at_ms: u64, request: Request) -> Event {
-        Event { at_ms, request, outside: Vec::new() }
+        Event { at_ms, request, outside: Vec::new(), lasts_ms: None, id: None }
     }
 
     /// An event without a request. [`Requests::read_into`] replaces it, and then reuses its memory.
@@ -61,7 +68,7 @@ impl Event {
 }
 
 impl<'e> From<&'e Event> for Arrival<'e> {
-    fn from(Event { at_ms, request, outside }: &'e Event) -> Self {
-        Arrival { at_ms: *at_ms, request, outside }
+    fn from(Event { at_ms, request, outside, lasts_ms, id: _ }: &'e Event) -> Self {
+        Arrival { at_ms: *at_ms, request, outside, lasts_ms: *lasts_ms }
     }
 }

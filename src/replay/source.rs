@@ -22,6 +22,8 @@ const TOLD: usize = 10;
 
 /// Usual fields for the time.
 const TIMES: [&str; 5] = ["start_time", "time", "timestamp", "@timestamp", "ts"];
+/// Fields that usually have the duration in milliseconds.
+const DURATIONS: [&str; 2] = ["duration", "duration_ms"];
 
 /// Options for reading logs.
 #[derive(Clone, Debug)]
@@ -266,11 +268,12 @@ impl Source {
             // The format of an empty log is unknown, so it needs no mapping.
             _ if is_empty => Rows::Empty,
             Format::Text(format) => {
-                let mapping = mapping()?.with_times(&["START_TIME"]);
+                let durations: &[_] = if format.contains("%DURATION%") { &["DURATION"] } else { &[] };
+                let mapping = mapping()?.with_fields(&["START_TIME"], durations);
                 let pattern = Pattern::new(&format, mapping.names()).map_err(of_format)?;
                 Rows::Text(Lines::new(log), pattern, mapping)
             }
-            Format::Json => Rows::Json(Lines::new(log), mapping()?.with_times(&TIMES)),
+            Format::Json => Rows::Json(Lines::new(log), mapping()?.with_fields(&TIMES, &DURATIONS)),
             Format::Decisions => Rows::Decisions(Lines::new(log), Joined::default()),
             Format::Csv => {
                 let csv = Csv::open(log, &mapping()?).map_err(io)?;
@@ -304,7 +307,7 @@ impl Csv {
             let all: Vec<String> = header.iter().map(|column| format!("%{column}%")).collect();
             return Ok(Err(FormatError::NoField(name.clone(), all.join(" "))));
         }
-        let mapping = mapping.with_times(&TIMES);
+        let mapping = mapping.with_fields(&TIMES, &DURATIONS);
         let columns = mapping.names().iter().map(column).collect();
         Ok(Ok(Csv { reader, record: StringRecord::new(), count: 0, columns, mapping }))
     }

@@ -39,7 +39,7 @@ fn request(algorithm: Algorithm, user: &str, stream: &str, hits: u64) -> Request
 /// Returns the role of the first limit of a request.
 fn role(rules: &Rules, request: &Request) -> Role {
     let (options, evaluator) = (PlanOptions::default(), Evaluator::new(1 << 20));
-    let arrival = Arrival { at_ms: BEGIN_MS, request, outside: &[] };
+    let arrival = Arrival { at_ms: BEGIN_MS, request, outside: &[], lasts_ms: None };
     evaluator.decide(&RuleSet::new(rules, &options), arrival).unwrap().unwrap().limits[0].role()
 }
 
@@ -83,7 +83,7 @@ proptest! {
             let hits = if algorithm.has_holders() { 1 } else { hits };
             let request = request(algorithm, &format!("u{user}"), &format!("s{stream}"), hits);
             let decide = |index: usize, rules| {
-                let arrival = Arrival { at_ms, request: &request, outside: &[] };
+                let arrival = Arrival { at_ms, request: &request, outside: &[], lasts_ms: None };
                 seen(&evaluators[index].decide(&set(rules), arrival).unwrap().unwrap())
             };
             let [canary_says, enforced_says, shadow_says] =
@@ -165,7 +165,7 @@ fn one_of_several_limits_is_enforced_for_a_share() {
     for user in 0..20 {
         let request = request(Algorithm::FixedWindow, &format!("u{user}"), "", 1);
         let decide = || {
-            let arrival = Arrival { at_ms: BEGIN_MS, request: &request, outside: &[] };
+            let arrival = Arrival { at_ms: BEGIN_MS, request: &request, outside: &[], lasts_ms: None };
             evaluator.decide(&RuleSet::new(&rules, &options), arrival).unwrap().unwrap()
         };
         let decisions: Vec<_> = (0..4).map(|_| decide()).collect();

@@ -236,8 +236,68 @@ fn a_report_says_whom_each_limit_denies_when_and_what_changes() {
     let [user, path, stream] = report["limits"].as_array().unwrap().as_slice() else { panic!("{report:#}") };
     assert_eq!((&user["rule"], &user["denied"], &report["denied"]), (&"per-user".into(), &31.into(), &31.into()));
     assert_eq!((&path["role"], &path["denied"]), (&"shadow_mode".into(), &12.into()));
-    assert_eq!((&stream["not_replayed"], &stream["denied"]), (&true.into(), &0.into()));
+    assert_eq!((&stream["not_replayed"], &stream["denied"]), (&false.into(), &0.into()));
     assert_eq!(report["against"]["newly_denied"], 3);
+}
+
+/// Streams of ann: three in progress from second 0 to 10, and one after the other afterwards.
+fn streams() -> String {
+    let lines = [(0, 10_000), (1, 9_000), (2, 1_000), (3, 500), (11, 800), (12, 5_000), (13, 700)];
+    let line = |(second, lasts): &(u64, u64)| {
+        format!(
+            "{{\"start_time\":\"{}\",\"duration\":{lasts},\"id\":\"s{second}\"}}\n",
+            time(BEGIN_MS + second * 1_000)
+        )
+    };
+    lines.iter().map(line).collect()
+}
+
+const STREAMS: &str = "
+domain: shop
+descriptors:
+  - key: user
+    descriptors: [{key: stream, rate_limit: {name: streams, requests_per_unit: 2, algorithm: concurrency}}]
+";
+
+#[test]
+fn streams_are_replayed_by_their_duration_and_each_request_has_a_verdict() {
+    let old = STREAMS.replace("requests_per_unit: 2", "requests_per_unit: 1");
+    let log = streams();
+    let folder = folder(STREAMS, &[("log.json", log.as_bytes()), ("old.yaml", old.as_bytes())]);
+    let map = ["--map", "user=ann", "--map", "stream=%id%"];
+    let verdicts = |more: &[&str]| -> Vec<String> {
+        let all = [&map[..], &["--verdicts", "verdicts.jsonl", "--id", "%id%", "log.json"], more].concat();
+        let report = printed(&folder, &all);
+        assert!(!report.contains("not replayed"), "{report}");
+        let lines = std::fs::read_to_string(folder.path().join("verdicts.jsonl")).unwrap();
+        lines.lines().map(str::to_owned).collect()
+    };
+    let word = |line: &String| {
+        let line: Value = serde_json::from_str(line).unwrap();
+        [&line["id"], &line["verdict"], &line["old_verdict"]].map(|it| it.as_str().unwrap_or("-").to_owned()).join(" ")
+    };
+    let told: Vec<String> = verdicts(&["--against", "old.yaml"]).iter().map(word).collect();
+    let expected = ["s0 pass pass", "s1 pass deny", "s2 deny deny", "s3 deny deny"];
+    let rest = ["s11 pass pass", "s12 pass pass", "s13 pass deny"];
+    assert_eq!(told, [&expected[..], &rest[..]].concat());
+    let line: Value = serde_json::from_str(&verdicts(&[])[2]).unwrap();
+    assert_eq!(
+        line,
+        serde_json::json!({
+            "time": time(BEGIN_MS + 2_000), "id": "s2", "domain": "shop", "verdict": "deny", "denied_by": ["streams"],
+            "would_deny": [], "descriptors": [{"entries": [["user", "ann"], ["stream", "s2"]], "hits": 1}],
+        })
+    );
+
+    // Without durations the limit is left out, as before.
+    let without = printed(&folder, &[&map[..], &["--duration", "%nothing%", "log.json"]].concat());
+    assert!(without.contains("not replayed"), "{without}");
+    let wrong = replay(&folder, &[&map[..], &["--duration", "%start_time%", "log.json"]].concat(), None);
+    assert_eq!(wrong.status.code(), Some(1), "{wrong:?}");
+    assert!(String::from_utf8_lossy(&wrong.stdout).contains("is no duration: milliseconds"), "{wrong:?}");
+    let refused = refused(&folder, &[&map[..], &["--verdicts", "./log.json", "log.json"]].concat());
+    assert!(refused.contains("--verdicts would overwrite the log"), "{refused}");
+    assert_eq!(std::fs::read_to_string(folder.path().join("log.json")).unwrap(), log);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! `tollgate replay`: what rules would have done with the requests of a log.
 
 use std::fs::File;
-use std::io::{self, BufRead as _, BufReader, IsTerminal as _};
+use std::io::{self, BufRead as _, BufReader, BufWriter, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -22,6 +22,7 @@ use crate::engine::rules::Rules;
 use crate::evaluate::{Comparison, Goal, GoalError, RuleSet, Run, RunOptions, Search};
 use crate::replay::{
     Event, Format as LogFormat, FormatError, Log, MappingOptions, Read, Reading as LogReading, Report, Requests,
+    Verdict,
 };
 use crate::settings::{Deciding, Reading, RulesSettings};
 use crate::sources::files::load::{self, Sources};
@@ -58,14 +59,11 @@ const FIELDS: [&str; 13] = [
 ///
 /// Reads access logs of Envoy (text or JSON), CSV with a header row, or Tollgate's own decision log. Turns each line
 /// into the request that Envoy would have sent, and decides it by the rules, with the real algorithms, at the times of
-/// the log. Reports what each limit would have allowed and denied, for which keys and when. With --against, reports the
-/// differences; with --suggest, a number that would deny less. Asks neither Redis nor a service.
-///
-/// Exits with 0 if the log was replayed, 3 if no request reaches a limit, and with 1 if no line can be read.
+/// the log. Reports what each limit would have allowed and denied, for which keys and when. Asks neither Redis nor a
+/// service. Exits with 3 if no request reaches a limit, and with 1 if no line can be read.
 #[derive(Args)]
 pub(crate) struct Replay {
-    /// Logs, plain or compressed with gzip; - is standard input. Several logs are merged by time, as those of several
-    /// proxies.
+    /// Logs, plain or compressed with gzip; - is standard input. Several are merged by time.
     #[arg(value_name = "LOG", required_unless_present = "fleet")]
     logs: Vec<PathBuf>,
 
@@ -77,20 +75,17 @@ pub(crate) struct Replay {
     #[arg(long, env = "ADMIN_TOKEN", value_name = "TOKEN", hide_env_values = true)]
     admin_token: Option<String>,
 
-    /// Files or folders of other rules: show which requests they decide differently, with examples. May be given
-    /// several times.
+    /// Files or folders of other rules: show which requests they decide differently.
     #[arg(long, value_name = "OLD")]
     against: Vec<PathBuf>,
 
-    /// Domain of the requests; ignored for decision logs, which contain it. Unset: the domain in the map file, or the
-    /// only domain of the rules.
+    /// Domain of the requests. Unset: that of the map file or decision log, or the rules' only one.
     #[arg(long, short)]
     domain: Option<String>,
 
     /// An entry of the descriptor for each line, such as user=%REQ(x-user)%. Fields are between percent signs: in text
     /// logs, the operator of the format string; in JSON, the key (a.b is b inside a); in CSV, the column. May be given
-    /// several times, for several entries in this order. A line without one of the fields has no descriptor, as with
-    /// Envoy.
+    /// several times, for several entries in this order.
     #[arg(long, value_name = "KEY=TEXT")]
     map: Vec<String>,
 
@@ -108,6 +103,19 @@ pub(crate) struct Replay {
     #[arg(long, value_name = "TEXT")]
     time: Option<String>,
 
+    /// How long a request lasted, in milliseconds, for limits of concurrency. Unset: %DURATION%; in JSON and CSV
+    /// duration or duration_ms.
+    #[arg(long, value_name = "TEXT")]
+    duration: Option<String>,
+
+    /// Write the verdict on each request into this file, in lines of JSON.
+    #[arg(long, value_name = "FILE")]
+    verdicts: Option<PathBuf>,
+
+    /// What identifies a request in --verdicts, such as %REQ(x-request-id)%.
+    #[arg(long, value_name = "TEXT", requires = "verdicts")]
+    id: Option<String>,
+
     /// Format of the lines: auto detects it for each log; envoy is Envoy's default text; json; csv; decisions; or the
     /// format string of Envoy's configuration.
     #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = log_format)]
@@ -122,7 +130,7 @@ pub(crate) struct Replay {
     strict: bool,
 
     /// For each limit, find the lowest number that denies no more than this, such as "deny at most 0.1 % of users" (or
-    /// of requests), and show the denials of other numbers. Reads the logs several times.
+    /// of requests). Reads the logs several times.
     #[arg(long, value_name = "GOAL", value_parser = goal)]
     suggest: Option<Goal>,
 
@@ -163,6 +171,9 @@ pub(crate) fn run(replay: &Replay) -> anyhow::Result<ExitCode> {
     }
     if standard_inputs > 0 && replay.suggest.is_some() {
         bail!("--suggest reads the logs several times: write standard input to a file");
+    }
+    if let Some(file) = replay.verdicts.as_ref().filter(|file| replay.logs.iter().any(|log| is_same(log, file))) {
+        bail!("--verdicts would overwrite the log {}: name another file", file.display());
     }
     let new = replay.load(&replay.rules.sources()?)?;
     if let Some(name) = &replay.rule
@@ -215,17 +226,29 @@ impl Replay {
         let begin = |rules| Run::new(RuleSet::new(rules, &options), of_one.clone());
         let (mut run, mut before) = (begin(new), old.map(|old| (begin(old), Comparison::default())));
         let mut first = None;
+        let mut verdicts = self.verdicts.as_deref().map(Verdicts::create).transpose()?;
         let read = self.each(logs, "replaying".to_owned(), |events| {
             first = first.take().or_else(|| events.first().map(|event| event.request.clone()));
+            let mut in_order = events.iter();
             run.decide_all(events, |arrival, decision| {
-                if let Some((before, comparison)) = &mut before
-                    && let (Some(old), Some(new)) = (before.decide(arrival)?, decision)
-                {
-                    comparison.add(arrival, (&old, &new), |_, _| {});
+                let event = in_order.next();
+                let old = match &mut before {
+                    Some((before, _)) => Some(before.decide(arrival)?),
+                    None => None,
+                };
+                if let (Some(verdicts), Some(event)) = (&mut verdicts, event) {
+                    let old = old.as_ref().map(Option::as_ref);
+                    verdicts.write(&Verdict::new(event, decision.as_ref(), old))?;
                 }
-                Ok(())
+                if let (Some((_, comparison)), Some(Some(old)), Some(new)) = (&mut before, &old, &decision) {
+                    comparison.add(arrival, (old, new), |_, _| {});
+                }
+                anyhow::Ok(())
             })
         })?;
+        if let Some(verdicts) = verdicts {
+            verdicts.finish()?;
+        }
         let mut report = Report::new(read, &run);
         if let Some(first) = first.filter(|_| report.reaches_no_limit()) {
             report.missed = explain::missed(new, &first).into_iter().flatten().next();
@@ -271,6 +294,8 @@ impl Replay {
                 file: self.map_file.as_ref().map(read).transpose()?,
                 hits: self.hits.clone(),
                 time: self.time.clone(),
+                duration: self.duration.clone(),
+                id: self.id.clone(),
             },
             domain: only.map(str::to_owned),
             window_ms: u64::try_from(self.window.as_millis()).unwrap_or(u64::MAX),
@@ -312,6 +337,33 @@ impl Replay {
             visited?;
             Ok(read?)
         })
+    }
+}
+
+/// Returns whether both are the same file.
+fn is_same(one: &Path, other: &Path) -> bool {
+    matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
+}
+
+/// The file of verdicts.
+struct Verdicts<'p> {
+    path: &'p Path,
+    file: BufWriter<File>,
+}
+
+impl<'p> Verdicts<'p> {
+    fn create(path: &'p Path) -> anyhow::Result<Verdicts<'p>> {
+        let file = File::create(path).with_context(|| format!("{} cannot be written", path.display()))?;
+        Ok(Verdicts { path, file: BufWriter::new(file) })
+    }
+
+    fn write(&mut self, verdict: &Verdict<'_>) -> anyhow::Result<()> {
+        let line = serde_json::to_string(verdict)?;
+        writeln!(self.file, "{line}").with_context(|| format!("{} cannot be written", self.path.display()))
+    }
+
+    fn finish(mut self) -> anyhow::Result<()> {
+        self.file.flush().with_context(|| format!("{} cannot be written", self.path.display()))
     }
 }
 

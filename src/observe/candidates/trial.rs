@@ -70,7 +70,7 @@ impl Trial {
         if self.evaluators.iter().any(|evaluator| evaluator.bytes() >= self.most_bytes / 8 * MOST_EIGHTHS) {
             return Room::UsedUp;
         }
-        let arrival = Arrival { at_ms: *at_ms, request, outside: &outside };
+        let arrival = Arrival { at_ms: *at_ms, request, outside: &outside, lasts_ms: None };
         let [in_force, candidates] = self.sampling.rules().each_ref().map(|rules| RuleSet {
             adjustments: adjustments.as_deref(),
             replicas: self.replicas,

@@ -257,7 +257,7 @@ impl Scene {
             }
             let Some(outside) = self.sampling.outside(request) else { continue };
             // A memory store fails only for lack of memory.
-            visit(Arrival { at_ms: *at_ms, request, outside: &outside }).map_err(|_| Trouble::Room)?;
+            visit(Arrival { at_ms: *at_ms, request, outside: &outside, lasts_ms: None }).map_err(|_| Trouble::Room)?;
         }
         Ok(())
     }
