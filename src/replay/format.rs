@@ -28,6 +28,8 @@ pub enum Format {
     Text(String),
     /// One JSON object per line.
     Json,
+    /// One JSON object per line, as Envoy's `json_format` says: its operators, each with its key.
+    Keyed(Vec<(String, String)>),
     /// Comma-separated values below a row of names.
     Csv,
     /// Tollgate's decision log.
@@ -59,7 +61,7 @@ impl Format {
     pub fn parse(text: &str) -> Result<Option<Format>, FormatError> {
         Ok(Some(match text {
             "auto" => return Ok(None),
-            "envoy" => Format::Text(ENVOY.to_owned()),
+            "envoy" => Format::envoy(),
             "json" => Format::Json,
             "csv" => Format::Csv,
             "decisions" => Format::Decisions,
@@ -71,6 +73,23 @@ impl Format {
         }))
     }
 
+    /// Returns Envoy's default format.
+    pub(super) fn envoy() -> Format {
+        Format::Text(ENVOY.to_owned())
+    }
+
+    /// Returns the operators of Envoy that lines have as fields; `None` if other names are those of fields.
+    pub(super) fn operators(&self) -> Option<Vec<&str>> {
+        match self {
+            // A format that cannot be parsed is refused where lines are read.
+            Format::Text(format) => {
+                Some(template::parts(format).unwrap_or_default().into_iter().filter_map(Part::field).collect())
+            }
+            Format::Keyed(fields) => Some(fields.iter().map(|(operator, _)| operator.as_str()).collect()),
+            Format::Json | Format::Csv | Format::Decisions => None,
+        }
+    }
+
     /// Returns the format of a log with this name that starts with these bytes.
     pub fn detect(name: &Path, begin: &[u8]) -> Format {
         let name = name.to_string_lossy();
@@ -80,7 +99,7 @@ impl Format {
             _ if name.trim_end_matches(".gz").ends_with(".csv") => Format::Csv,
             Some(b'{') if ["\"descriptor\":", "\"outcome\":", "\"rule\":"].into_iter().all(has) => Format::Decisions,
             Some(b'{') => Format::Json,
-            _ => Format::Text(ENVOY.to_owned()),
+            _ => Format::envoy(),
         }
     }
 }
@@ -168,9 +187,21 @@ impl Pattern {
     }
 }
 
+/// Returns the key of each name, in the JSON of lines whose operators have these keys.
+pub(super) fn keys(fields: &[(String, String)], names: &[String]) -> Result<Vec<String>, FormatError> {
+    let key = |name: &String| {
+        let field = fields.iter().find(|(operator, _)| is_named(operator, name));
+        field.map(|(_, key)| key.clone()).ok_or_else(|| {
+            let all: Vec<String> = fields.iter().map(|(operator, _)| format!("%{operator}%")).collect();
+            FormatError::NoField(name.clone(), all.join(" "))
+        })
+    };
+    names.iter().map(key).collect()
+}
+
 /// Returns whether a name refers to an operator of a format string: `REQ(x-user)` refers to `REQ(X-USER?:PATH):12`, and
 /// `START_TIME` refers to `START_TIME(%s)`.
-fn is_named(operator: &str, name: &str) -> bool {
+pub(super) fn is_named(operator: &str, name: &str) -> bool {
     fn cut(text: &str) -> (&str, Option<&str>) {
         let argument = |rest: &'_ str| rest.rfind(')').unwrap_or(rest.len());
         text.split_once('(').map_or((text, None), |(command, rest)| (command, Some(&rest[..argument(rest)])))

@@ -3,11 +3,15 @@
 use serde::Deserialize;
 
 use super::Event;
+use super::entry::{DescriptorMap, EntryMap, Source};
+use super::envoy::{EnvoyConfig, Routing};
+use super::format::{self, Format};
 use super::packed::Packed;
+use super::rate_limits::{Context, NoDescriptor, RateLimit};
 use super::template::{Names, OpenField, Template, Values};
 use super::time;
 use crate::engine::algorithm::Ask;
-use crate::engine::descriptor::{Descriptor, Entry, Request, Text};
+use crate::engine::descriptor::{Descriptor, Request, Text};
 
 /// Options of a mapping.
 #[derive(Clone, Debug, Default)]
@@ -18,6 +22,8 @@ pub struct MappingOptions {
     pub entries: Vec<String>,
     /// Content of a map file, which has any number of descriptors.
     pub file: Option<String>,
+    /// Envoy's own configuration, in place of entries and a map file.
+    pub envoy: Option<EnvoyConfig>,
     /// Hits of requests that do not specify them.
     pub hits: Option<String>,
     /// Time of the request.
@@ -31,8 +37,12 @@ pub struct MappingOptions {
 /// A mapping from the fields of a line to a request.
 #[derive(Clone, Debug)]
 pub(super) struct Mapping {
-    domain: Text,
-    descriptors: Vec<DescriptorMap>,
+    /// What Envoy asks about requests of one route or another.
+    calls: Vec<Call>,
+    /// The choice of what Envoy asks; `None` if it asks the same about all requests.
+    routing: Option<Routing>,
+    /// What of Envoy's configuration is not replayed, each with the reason.
+    left_out: Vec<String>,
     /// Fields that may have the time; the first that a line has is used.
     times: Vec<Template>,
     /// Fields that may have the duration; the first that a line has is used.
@@ -61,12 +71,22 @@ pub enum MappingError {
     /// The file is not YAML, or has a wrong value.
     #[error("the map file cannot be read: {0}")]
     File(Box<serde_saphyr::Error>),
-    /// A descriptor of the file has no entries.
-    #[error("rate_limits[{0}]: has no actions")]
-    NoActions(usize),
-    /// A descriptor of the file has no hits, or two values for them.
-    #[error("rate_limits[{0}].hits_addend: has either a number or a format")]
-    Hits(usize),
+    /// A descriptor of the file is wrong.
+    #[error("rate_limits[{0}]: {1}")]
+    Descriptor(usize, String),
+    /// The log has other fields than Envoy's.
+    #[error("--envoy needs a log of Envoy: text, or the JSON of the json_format in the configuration")]
+    NoOperators,
+    /// The log lacks what the choice of routes needs.
+    #[error("{0}")]
+    Routes(String),
+    /// Nothing of Envoy's configuration can be replayed.
+    #[error("by this configuration Envoy asks nothing that can be replayed{}", indented(.0))]
+    AsksNothing(Vec<String>),
+}
+
+fn indented(lines: &[String]) -> String {
+    lines.iter().map(|line| format!("\n  {line}")).collect()
 }
 
 /// The reason why a line has no request.
@@ -78,18 +98,11 @@ pub(super) enum Unmapped {
     Wrong(String),
 }
 
+/// What Envoy asks about a request.
 #[derive(Clone, Debug)]
-struct DescriptorMap {
-    entries: Vec<EntryMap>,
-    hits: Option<Template>,
-}
-
-#[derive(Clone, Debug)]
-struct EntryMap {
-    key: Text,
-    value: Template,
-    /// Whether the descriptor is created without this entry if the value is missing.
-    is_optional: bool,
+struct Call {
+    domain: Text,
+    descriptors: Vec<DescriptorMap>,
 }
 
 /// A map file: a part of a route's configuration in Envoy.
@@ -100,65 +113,20 @@ struct MapFile {
     rate_limits: Vec<RateLimit>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RateLimit {
-    actions: Vec<Action>,
-    hits_addend: Option<HitsAddend>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "snake_case")]
-enum Action {
-    GenericKey {
-        #[serde(default = "generic_key")]
-        descriptor_key: String,
-        descriptor_value: String,
-    },
-    RequestHeaders {
-        header_name: String,
-        descriptor_key: String,
-        #[serde(default)]
-        skip_if_absent: bool,
-    },
-    RemoteAddress {},
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct HitsAddend {
-    number: Option<u64>,
-    format: Option<String>,
-}
-
-fn generic_key() -> String {
-    "generic_key".to_owned()
-}
-
 impl Mapping {
-    /// Creates a mapping from options. `domain` is the default domain.
+    /// Creates a mapping from options for logs of a format. `domain` is the default domain.
     ///
     /// # Errors
     /// Fails if options are missing or invalid.
-    pub(super) fn new(options: &MappingOptions, domain: Option<&str>) -> Result<Mapping, MappingError> {
+    pub(super) fn new(options: &MappingOptions, domain: Option<&str>, log: &Format) -> Result<Mapping, MappingError> {
         let mut names = Names::default();
-        let mut descriptors = Vec::new();
-        if !options.entries.is_empty() {
-            let entries = options.entries.iter().map(|entry| EntryMap::parse(entry, &mut names));
-            descriptors.push(DescriptorMap { entries: entries.collect::<Result<_, _>>()?, hits: None });
-        }
-        let file: Result<Option<MapFile>, _> = options.file.as_deref().map(serde_saphyr::from_str).transpose();
-        let file = file.map_err(|error| MappingError::File(Box::new(error)))?;
-        let (of_file, rate_limits) = file.map_or((None, Vec::new()), |file| (file.domain, file.rate_limits));
-        for (index, rate_limit) in rate_limits.into_iter().enumerate() {
-            descriptors.push(rate_limit.descriptor(index, &mut names)?);
-        }
-        if descriptors.is_empty() {
-            return Err(MappingError::Nothing);
-        }
+        let (mut calls, routing, left_out) = match &options.envoy {
+            Some(config) => of_envoy(config, log, &mut names)?,
+            None => (vec![of_map(options, domain, &mut names)?], None, Vec::new()),
+        };
         if let Some(hits) = &options.hits {
             let hits = Template::parse(hits, &mut names)?;
-            descriptors.iter_mut().for_each(|descriptor| {
+            calls.iter_mut().flat_map(|call| &mut call.descriptors).for_each(|descriptor| {
                 descriptor.hits.get_or_insert_with(|| hits.clone());
             });
         }
@@ -167,9 +135,7 @@ impl Mapping {
             options.duration.iter().map(|text| Template::parse(text, &mut names)).collect::<Result<Vec<_>, _>>()?;
         let is_duration_given = !durations.is_empty();
         let id = options.id.as_ref().map(|text| Template::parse(text, &mut names)).transpose()?;
-        let domain = options.domain.clone().or(of_file).or_else(|| domain.map(str::to_owned));
-        let domain = domain.ok_or(MappingError::NoDomain)?;
-        Ok(Mapping { domain: domain.into(), descriptors, times, durations, is_duration_given, id, names })
+        Ok(Mapping { calls, routing, left_out, times, durations, is_duration_given, id, names })
     }
 
     /// Returns the mapping for logs with the time in one of these fields, and the duration in one of those, unless
@@ -188,6 +154,11 @@ impl Mapping {
         mapping
     }
 
+    /// Returns what of Envoy's configuration is not replayed, each with the reason.
+    pub(super) fn left_out(&self) -> &[String] {
+        &self.left_out
+    }
+
     /// Returns the names of all fields that it uses, first those that the user wrote.
     pub(super) fn names(&self) -> &[String] {
         self.names.as_slice()
@@ -203,8 +174,11 @@ impl Mapping {
         if let Some(id) = &self.id {
             packed.push_text(id.fill(values).as_deref());
         }
+        let call = self.routing.as_ref().map_or(Some(0), |routing| routing.call(values));
+        let call = call.ok_or(Unmapped::NoDescriptor)?;
+        packed.push_number(Some(call as u64));
         let mut has_any = false;
-        for descriptor in &self.descriptors {
+        for descriptor in &self.calls[call].descriptors {
             has_any |= descriptor.pack(values, packed).map_err(wrong)?;
         }
         if has_any { Ok(at_ms) } else { Err(Unmapped::NoDescriptor) }
@@ -225,10 +199,11 @@ impl Mapping {
         let Event { at_ms: time, request: Request { domain, descriptors }, outside, lasts_ms, id } = event;
         (*time, *lasts_ms) = (at_ms, packed.number());
         *id = self.id.as_ref().and_then(|_| packed.text()).map(str::to_owned);
-        domain.clone_from(&self.domain);
         outside.clear();
+        let Call { domain: of_call, descriptors: maps } = &self.calls[packed.count()];
+        domain.clone_from(of_call);
         let mut len = 0;
-        for map in &self.descriptors {
+        for map in maps {
             let Some(hits) = packed.number() else { continue };
             if len == descriptors.len() {
                 let entries = Vec::with_capacity(map.entries.len());
@@ -241,98 +216,58 @@ impl Mapping {
     }
 }
 
-impl DescriptorMap {
-    /// Packs the descriptor, and returns whether it exists: if a value is missing, it does not, like Envoy.
-    fn pack(&self, values: &Values<'_>, packed: &mut Packed) -> Result<bool, String> {
-        let hits = match self.hits.as_ref().and_then(|hits| hits.fill(values)) {
-            None => Some(1),
-            Some(hits) => hits.parse().ok().filter(|hits| Ask::take(*hits).is_some()),
-        };
-        let begin = packed.end();
-        packed.push_number(hits);
-        let mut has_any = false;
-        for EntryMap { value, is_optional, .. } in &self.entries {
-            let value = value.fill(values);
-            if value.is_none() && !is_optional {
-                packed.cut(begin);
-                packed.push_number(None);
-                return Ok(false);
-            }
-            has_any |= value.is_some();
-            packed.push_text(value.as_deref());
-        }
-        if hits.is_none() {
-            let hits = self.hits.as_ref().and_then(|hits| hits.fill(values)).unwrap_or_default();
-            return Err(format!("{hits:?} is no number of hits"));
-        }
-        if !has_any {
-            packed.cut(begin);
-            packed.push_number(None);
-        }
-        Ok(has_any)
+/// Returns what is asked about each line, by entries and a map file.
+fn of_map(options: &MappingOptions, domain: Option<&str>, names: &mut Names) -> Result<Call, MappingError> {
+    let mut descriptors = Vec::new();
+    if !options.entries.is_empty() {
+        let entries = options.entries.iter().map(|entry| of_entry(entry, names));
+        descriptors.push(DescriptorMap { entries: entries.collect::<Result<_, _>>()?, hits: None, needs_hits: false });
     }
-
-    /// Reads the descriptor after its hits.
-    fn unpack(&self, hits: u64, packed: &mut Packed, Descriptor { entries, ask, limit }: &mut Descriptor) {
-        (*ask, *limit) = (Ask::take(hits).unwrap_or_default(), None);
-        let mut len = 0;
-        for map in &self.entries {
-            let Some(text) = packed.text() else { continue };
-            match entries.get_mut(len) {
-                Some(Entry { key, value }) => {
-                    key.clone_from(&map.key);
-                    value.clear();
-                    value.push_str(text);
-                }
-                None => entries.push(Entry { key: map.key.clone(), value: text.into() }),
-            }
-            len += 1;
-        }
-        entries.truncate(len);
+    let file: Result<Option<MapFile>, _> = options.file.as_deref().map(serde_saphyr::from_str).transpose();
+    let file = file.map_err(|error| MappingError::File(Box::new(error)))?;
+    let (of_file, rate_limits) = file.map_or((None, Vec::new()), |file| (file.domain, file.rate_limits));
+    let has_field = |_: &'_ str| true;
+    let mut context = Context {
+        names,
+        has_field: &has_field,
+        needs_hits: false,
+        is_formatted: true,
+        source_cluster: None,
+        destination: None,
+    };
+    for (index, rate_limit) in rate_limits.into_iter().enumerate() {
+        descriptors.push(rate_limit.descriptor(&mut context).map_err(|error| match error {
+            NoDescriptor::Open(open) => MappingError::Open(open),
+            error => MappingError::Descriptor(index, error.to_string()),
+        })?);
     }
+    if descriptors.is_empty() {
+        return Err(MappingError::Nothing);
+    }
+    let domain = options.domain.clone().or(of_file).or_else(|| domain.map(str::to_owned));
+    Ok(Call { domain: domain.ok_or(MappingError::NoDomain)?.into(), descriptors })
 }
 
-impl EntryMap {
-    fn parse(text: &str, names: &mut Names) -> Result<EntryMap, MappingError> {
-        let entry = text.split_once('=').filter(|(key, _)| !key.is_empty());
-        let (key, value) = entry.ok_or_else(|| MappingError::Entry(text.to_owned()))?;
-        Ok(EntryMap { key: key.into(), value: Template::parse(value, names)?, is_optional: false })
-    }
+/// Returns the entry of an option.
+fn of_entry(text: &str, names: &mut Names) -> Result<EntryMap, MappingError> {
+    let entry = text.split_once('=').filter(|(key, _)| !key.is_empty());
+    let (key, value) = entry.ok_or_else(|| MappingError::Entry(text.to_owned()))?;
+    Ok(EntryMap::new(key, Source::Text(Template::parse(value, names)?)))
 }
 
-impl RateLimit {
-    fn descriptor(self, index: usize, names: &mut Names) -> Result<DescriptorMap, MappingError> {
-        if self.actions.is_empty() {
-            return Err(MappingError::NoActions(index));
-        }
-        let entries = self.actions.into_iter().map(|action| action.entry(names)).collect::<Result<_, _>>()?;
-        let hits = match self.hits_addend {
-            None => None,
-            Some(HitsAddend { number: Some(number), format: None }) => Some(number.to_string()),
-            Some(HitsAddend { number: None, format: Some(format) }) => Some(format),
-            Some(_) => return Err(MappingError::Hits(index)),
-        };
-        let hits = hits.map(|hits| Template::parse(&hits, names)).transpose()?;
-        Ok(DescriptorMap { entries, hits })
-    }
-}
+/// What Envoy asks, the choice of it, and what is left out.
+type OfEnvoy = (Vec<Call>, Option<Routing>, Vec<String>);
 
-impl Action {
-    fn entry(self, names: &mut Names) -> Result<EntryMap, MappingError> {
-        Ok(match self {
-            Action::GenericKey { descriptor_key: key, descriptor_value } => {
-                EntryMap { key: key.into(), value: Template::parse(&descriptor_value, names)?, is_optional: false }
-            }
-            Action::RequestHeaders { header_name, descriptor_key: key, skip_if_absent: is_optional } => {
-                let value = Template::of_field(&format!("REQ({header_name})"), names);
-                EntryMap { key: key.into(), value, is_optional }
-            }
-            Action::RemoteAddress {} => {
-                let value = Template::of_field("DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT", names);
-                EntryMap { key: "remote_address".into(), value, is_optional: false }
-            }
-        })
+/// Returns what Envoy asks about each line, by its own configuration.
+fn of_envoy(config: &EnvoyConfig, log: &Format, names: &mut Names) -> Result<OfEnvoy, MappingError> {
+    let operators = log.operators().ok_or(MappingError::NoOperators)?;
+    let has_field = |name: &'_ str| operators.iter().any(|operator| format::is_named(operator, name));
+    let (routing, calls, left_out) = Routing::new(config, &has_field, names).map_err(MappingError::Routes)?;
+    if calls.is_empty() {
+        return Err(MappingError::AsksNothing(left_out));
     }
+    let calls = calls.into_iter().map(|(domain, descriptors)| Call { domain: domain.into(), descriptors });
+    Ok((calls.collect(), Some(routing), left_out))
 }
 
 #[cfg(test)]
@@ -340,7 +275,7 @@ mod tests {
     use std::borrow::Cow;
 
     use super::*;
-    use crate::engine::descriptor::Override;
+    use crate::engine::descriptor::{Entry, Override};
 
     const FILE: &str = "
 domain: shop
@@ -380,7 +315,7 @@ rate_limits:
     #[test]
     fn a_file_makes_several_descriptors_and_leaves_out_those_that_envoy_would() {
         let options = MappingOptions { file: Some(FILE.to_owned()), hits: Some("3".into()), ..Default::default() };
-        let mapping = Mapping::new(&options, Some("other")).unwrap().with_fields(&["t"], &["d"]);
+        let mapping = Mapping::new(&options, Some("other"), &Format::Json).unwrap().with_fields(&["t"], &["d"]);
         let address = ("DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT", "192.0.2.1");
         let all = [("t", "1"), ("route", "login"), address, ("REQ(x-user)", "ann"), ("bytes", "70")];
         let made = event(&mapping, &all).unwrap();
@@ -404,7 +339,7 @@ rate_limits:
         let map = |entries: &[&str], file: Option<&str>, domain| {
             let entries = entries.iter().map(|entry| (*entry).to_owned()).collect();
             let options = MappingOptions { entries, file: file.map(str::to_owned), ..MappingOptions::default() };
-            Mapping::new(&options, domain).map_err(|error| error.to_string()).err()
+            Mapping::new(&options, domain, &Format::Json).map_err(|error| error.to_string()).err()
         };
         assert_eq!(map(&["user=%u%"], None, Some("shop")), None);
         assert_eq!(map(&["user=%u%"], None, None).unwrap(), "say which domain the requests are for: --domain");

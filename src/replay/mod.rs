@@ -4,7 +4,8 @@
 //! ```text
 //! log ─▶ lines        one line after the other, or the reason why it cannot be read
 //!        format       the fields of a line: Envoy's text or JSON, CSV, or a decision log
-//!        mapping      creates a Request from the fields, as Envoy's rate_limits would
+//!        mapping      creates a Request from the fields: entry, rate_limits (Envoy's actions), condition
+//!        envoy        Envoy's own configuration: the route of a line, and what Envoy asks about it
 //!        packed       a Request, or the part that differs from line to line, until it is decided
 //!        order        sorts requests that are slightly out of order
 //!        source       merges several logs
@@ -16,12 +17,16 @@
 //! Memory is bounded by the number of counters and keys, not by the length of a log. Nothing here opens a file: a log
 //! is any reader.
 
+mod condition;
 mod decisions;
+mod entry;
+mod envoy;
 mod format;
 mod lines;
 mod mapping;
 mod order;
 mod packed;
+mod rate_limits;
 mod report;
 mod source;
 mod template;
@@ -32,6 +37,7 @@ mod verdict;
 use crate::engine::descriptor::{Request, Text};
 use crate::evaluate::Arrival;
 
+pub use envoy::{EnvoyConfig, EnvoyError};
 pub use format::{Format, FormatError};
 pub use lines::Log;
 pub use mapping::{MappingError, MappingOptions};

@@ -49,7 +49,9 @@ pub struct Read {
     pub unreadable: u64,
     /// The first unreadable lines, each with its place and the reason.
     pub unreadable_first: Vec<String>,
-    /// Number of lines in which every descriptor lacks a field, so Envoy would not have sent a request.
+    /// What of Envoy's configuration is not replayed, each with the reason.
+    pub left_out: Vec<String>,
+    /// Number of lines about which Envoy would not have asked: their route has no descriptors, or each lacks a field.
     pub without_descriptor: u64,
     /// Number of requests that were later than the window allows. They count at the time of the preceding request.
     pub late: u64,
@@ -134,7 +136,8 @@ struct Source {
 /// The lines of a log by format.
 enum Rows {
     Text(Lines, Pattern, Mapping),
-    Json(Lines, Mapping),
+    /// The keys stand for the names of the mapping.
+    Json(Lines, Mapping, Vec<String>),
     Decisions(Lines, Joined),
     Csv(Box<Csv>),
     /// An empty log.
@@ -199,6 +202,12 @@ impl Requests {
     /// Returns the counts so far.
     pub fn read(&self) -> Read {
         let mut read = self.read.clone();
+        let mappings = self.sources.iter().filter_map(|source| source.rows.mapping());
+        for left_out in mappings.flat_map(Mapping::left_out) {
+            if !read.left_out.contains(left_out) {
+                read.left_out.push(left_out.clone());
+            }
+        }
         for Source { rows, order, .. } in &self.sources {
             read.lines += rows.count();
             read.late += order.late();
@@ -257,23 +266,35 @@ impl Source {
         if reading.format.as_ref().is_none_or(|format| *format == Format::Json) && format::is_array(begin) {
             return Err(ReadError::Array(name));
         }
-        let format = reading.format.clone().unwrap_or_else(|| Format::detect(&name, begin));
+        let of_envoy = || reading.mapping.envoy.as_ref()?.format.clone();
+        let format = reading.format.clone().or_else(of_envoy).unwrap_or_else(|| Format::detect(&name, begin));
         let is_empty = begin.is_empty();
         let of_format = |error| ReadError::Format { log: name.clone(), error };
         let mapping = || {
-            let mapping = Mapping::new(&reading.mapping, reading.domain.as_deref());
+            let mapping = Mapping::new(&reading.mapping, reading.domain.as_deref(), &format);
             mapping.map_err(|error| ReadError::Mapping { log: name.clone(), error })
         };
-        let rows = match format {
+        let rows = match &format {
             // The format of an empty log is unknown, so it needs no mapping.
             _ if is_empty => Rows::Empty,
             Format::Text(format) => {
                 let durations: &[_] = if format.contains("%DURATION%") { &["DURATION"] } else { &[] };
                 let mapping = mapping()?.with_fields(&["START_TIME"], durations);
-                let pattern = Pattern::new(&format, mapping.names()).map_err(of_format)?;
+                let pattern = Pattern::new(format, mapping.names()).map_err(of_format)?;
                 Rows::Text(Lines::new(log), pattern, mapping)
             }
-            Format::Json => Rows::Json(Lines::new(log), mapping()?.with_fields(&TIMES, &DURATIONS)),
+            Format::Json => {
+                let mapping = mapping()?.with_fields(&TIMES, &DURATIONS);
+                let keys = mapping.names().to_vec();
+                Rows::Json(Lines::new(log), mapping, keys)
+            }
+            Format::Keyed(fields) => {
+                let has_duration = format.operators().is_some_and(|all| all.contains(&"DURATION"));
+                let durations: &[_] = if has_duration { &["DURATION"] } else { &[] };
+                let mapping = mapping()?.with_fields(&["START_TIME"], durations);
+                let keys = format::keys(fields, mapping.names()).map_err(of_format)?;
+                Rows::Json(Lines::new(log), mapping, keys)
+            }
             Format::Decisions => Rows::Decisions(Lines::new(log), Joined::default()),
             Format::Csv => {
                 let csv = Csv::open(log, &mapping()?).map_err(io)?;
@@ -331,7 +352,7 @@ impl Rows {
     /// Returns the number of the last line.
     fn line(&self) -> u64 {
         match self {
-            Rows::Text(lines, ..) | Rows::Json(lines, _) | Rows::Decisions(lines, _) => lines.number(),
+            Rows::Text(lines, ..) | Rows::Json(lines, ..) | Rows::Decisions(lines, _) => lines.number(),
             Rows::Csv(csv) => csv.record.position().map_or(0, csv::Position::line),
             Rows::Empty => 0,
         }
@@ -340,16 +361,25 @@ impl Rows {
     /// Returns the number of rows so far.
     fn count(&self) -> u64 {
         match self {
-            Rows::Text(lines, ..) | Rows::Json(lines, _) | Rows::Decisions(lines, _) => lines.count(),
+            Rows::Text(lines, ..) | Rows::Json(lines, ..) | Rows::Decisions(lines, _) => lines.count(),
             Rows::Csv(csv) => csv.count,
             Rows::Empty => 0,
+        }
+    }
+
+    /// Returns the mapping, if the log has one.
+    fn mapping(&self) -> Option<&Mapping> {
+        match self {
+            Rows::Text(.., mapping) | Rows::Json(_, mapping, _) => Some(mapping),
+            Rows::Csv(csv) => Some(&csv.mapping),
+            Rows::Decisions(..) | Rows::Empty => None,
         }
     }
 
     /// Reads a packed request into `event`, whose memory is reused.
     fn unpack(&self, at_ms: u64, packed: &mut Packed, event: &mut Event) {
         match self {
-            Rows::Text(.., mapping) | Rows::Json(_, mapping) => mapping.unpack(at_ms, packed, event),
+            Rows::Text(.., mapping) | Rows::Json(_, mapping, _) => mapping.unpack(at_ms, packed, event),
             Rows::Csv(csv) => csv.mapping.unpack(at_ms, packed, event),
             Rows::Decisions(..) => decisions::unpack(at_ms, packed, event),
             Rows::Empty => {}
@@ -368,9 +398,9 @@ impl Rows {
                     Row::of_mapped(values.and_then(|values| mapping.pack(&values, packed)))
                 })
             }),
-            Rows::Json(lines, mapping) => lines.next().map(|line| {
+            Rows::Json(lines, mapping, keys) => lines.next().map(|line| {
                 Row::of_line(line, |line| {
-                    let values = format::json_values(line, mapping.names());
+                    let values = format::json_values(line, keys);
                     let values = values.map_err(|error| Unmapped::Wrong(format::no_object(line, &error)));
                     Row::of_mapped(values.and_then(|values| mapping.pack(&values, packed)))
                 })

@@ -32,6 +32,16 @@ pub(super) enum Part<F> {
     Field(F),
 }
 
+impl<F> Part<F> {
+    /// Returns the field, if it is one.
+    pub(super) fn field(self) -> Option<F> {
+        match self {
+            Part::Text(_) => None,
+            Part::Field(field) => Some(field),
+        }
+    }
+}
+
 /// The error for a field that does not end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} has a % that begins a field and none that ends it: write %NAME%, and %% for a percent sign")]
@@ -77,6 +87,11 @@ impl Template {
             Part::Field(name) => Part::Field(names.index(name)),
         });
         Ok(Template(parts.collect()))
+    }
+
+    /// Creates a template without a field.
+    pub(super) fn of_text(text: &str) -> Template {
+        Template(vec![Part::Text(text.to_owned())])
     }
 
     /// Creates a template with just one field.

@@ -52,12 +52,16 @@ impl Display for Read {
             0 => writeln!(f, "0 lines: the log is empty")?,
             lines => writeln!(f, "{}", counted(lines, "line"))?,
         }
+        if !self.left_out.is_empty() {
+            writeln!(f, "  of Envoy's configuration these are not replayed:")?;
+            self.left_out.iter().try_for_each(|what| writeln!(f, "    {}", printable(what)))?;
+        }
         if self.unreadable > 0 {
             writeln!(f, "  {} cannot be read:", self.unreadable)?;
             self.unreadable_first.iter().try_for_each(|line| writeln!(f, "    {line}"))?;
         }
         let rest = [
-            (self.without_descriptor, "without a descriptor: a field that is mapped is missing"),
+            (self.without_descriptor, "without a descriptor: a field that is mapped is missing, or the route has none"),
             (self.late, "further behind than --window: they count at the time of the line before"),
             (
                 self.decisions,
@@ -91,11 +95,8 @@ impl Display for LimitReport {
             role => writeln!(f, ", {role}")?,
         }
         if self.not_replayed {
-            return writeln!(
-                f,
-                "  {}, not replayed: no log says when a stream ends",
-                counted(self.decisions, "decision")
-            );
+            let decisions = counted(self.decisions, "decision");
+            return writeln!(f, "  {decisions}, not replayed: the log does not say how long requests last");
         }
         write!(f, "  {}: {} allowed", counted(self.decisions, "decision"), self.allowed)?;
         write!(f, ", {} denied", share(self.denied, self.decisions))?;

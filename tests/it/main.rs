@@ -64,6 +64,7 @@ mod redis_check;
 mod release;
 mod replacement;
 mod replay;
+mod replay_envoy;
 mod replicas;
 mod rls;
 mod rolling;

@@ -21,8 +21,8 @@ use crate::engine::explain;
 use crate::engine::rules::Rules;
 use crate::evaluate::{Comparison, Goal, GoalError, RuleSet, Run, RunOptions, Search};
 use crate::replay::{
-    Event, Format as LogFormat, FormatError, Log, MappingOptions, Read, Reading as LogReading, Report, Requests,
-    Verdict,
+    EnvoyConfig, Event, Format as LogFormat, FormatError, Log, MappingOptions, Read, Reading as LogReading, Report,
+    Requests, Verdict,
 };
 use crate::settings::{Deciding, Reading, RulesSettings};
 use crate::sources::files::load::{self, Sources};
@@ -75,31 +75,38 @@ pub(crate) struct Replay {
     #[arg(long, env = "ADMIN_TOKEN", value_name = "TOKEN", hide_env_values = true)]
     admin_token: Option<String>,
 
-    /// Files or folders of other rules: show which requests they decide differently.
+    /// Files or folders of rules to compare with.
     #[arg(long, value_name = "OLD")]
     against: Vec<PathBuf>,
 
-    /// Domain of the requests. Unset: that of the map file or decision log, or the rules' only one.
+    /// Domain of the requests; with --envoy, of the filter. Unset: that of the map file or log, or the rules' only one.
     #[arg(long, short)]
     domain: Option<String>,
 
-    /// An entry of the descriptor for each line, such as user=%REQ(x-user)%. Fields are between percent signs: in text
-    /// logs, the operator of the format string; in JSON, the key (a.b is b inside a); in CSV, the column. May be given
-    /// several times, for several entries in this order.
+    /// An entry of each line's descriptor, such as user=%REQ(x-user)%; may be given several times. %NAME% is a field:
+    /// in text, the operator of the format string; in JSON, the key (a.b is b in a); in CSV, the column.
     #[arg(long, value_name = "KEY=TEXT")]
     map: Vec<String>,
 
-    /// YAML file with the descriptors for each line: `rate_limits` with `actions`, as in Envoy's routes (generic_key,
-    /// request_headers, remote_address, and hits_addend). Texts may contain fields as in --map.
+    /// YAML file with the descriptors for each line: `rate_limits` with `actions` and `hits_addend`, as in Envoy's
+    /// routes. Texts may contain fields as in --map.
     #[arg(long, value_name = "FILE")]
     map_file: Option<PathBuf>,
+
+    /// Envoy's bootstrap file or config_dump, which has the domain, each route's descriptors, and the log's format.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["map", "map_file", "fleet"])]
+    envoy: Option<PathBuf>,
+
+    /// The listener that wrote the log, if several have a filter.
+    #[arg(long, value_name = "NAME", requires = "envoy")]
+    listener: Option<String>,
 
     /// Hits of a request, such as %BYTES_SENT%. Unset or missing: 1.
     #[arg(long, value_name = "TEXT")]
     hits: Option<String>,
 
-    /// Time of a request: RFC 3339, or seconds, milliseconds, microseconds or nanoseconds since 1970. Unset:
-    /// %START_TIME%; in JSON and CSV start_time, time, timestamp, @timestamp or ts.
+    /// Time of a request: RFC 3339, or a Unix time of seconds to nanoseconds. Unset: %START_TIME%; in JSON and CSV
+    /// start_time, time, timestamp, @timestamp or ts.
     #[arg(long, value_name = "TEXT")]
     time: Option<String>,
 
@@ -292,6 +299,7 @@ impl Replay {
                 domain: self.domain.clone(),
                 entries: self.map.clone(),
                 file: self.map_file.as_ref().map(read).transpose()?,
+                envoy: self.envoy.as_ref().map(|path| self.envoy_config(path, &read(path)?)).transpose()?,
                 hits: self.hits.clone(),
                 time: self.time.clone(),
                 duration: self.duration.clone(),
@@ -301,6 +309,11 @@ impl Replay {
             window_ms: u64::try_from(self.window.as_millis()).unwrap_or(u64::MAX),
             is_strict: self.strict,
         })
+    }
+
+    fn envoy_config(&self, path: &Path, text: &str) -> anyhow::Result<EnvoyConfig> {
+        let config = EnvoyConfig::parse(text, self.listener.as_deref(), self.domain.as_deref());
+        config.with_context(|| path.display().to_string())
     }
 
     /// Calls `visit` with all requests of the logs, some at a time, which another thread reads.

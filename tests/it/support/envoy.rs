@@ -97,7 +97,7 @@ impl Envoy {
             .current_dir(folder.path())
             .args(["--config-path", "envoy.yaml", "--admin-address-path", "admin", "--log-level", "warn"])
             // Several instances on one machine would otherwise take each other for a previous process.
-            .args(["--disable-hot-restart", "--concurrency", "1"])
+            .args(["--disable-hot-restart", "--concurrency", "1", "--file-flush-interval-msec", "100"])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
@@ -105,6 +105,8 @@ impl Envoy {
             .unwrap_or_else(|error| panic!("cannot run {}: {error}: {INSTALL}", binary.display()));
         let agent = ureq::Agent::config_builder()
             .http_status_as_error(false)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
             .proxy(None) // whatever the environment has for the world outside
             .timeout_global(Some(Duration::from_secs(30)))
             .build()
@@ -155,11 +157,15 @@ impl Envoy {
         Answer { status: parts.status.as_u16(), headers: parts.headers, body }
     }
 
+    /// Asks its admin port.
+    pub fn admin(&self, path: &str) -> Option<String> {
+        let admin = fs::read_to_string(self.folder.path().join("admin")).ok()?;
+        self.agent.get(format!("http://{admin}{path}")).call().ok()?.body_mut().read_to_string().ok()
+    }
+
     /// The port that the system gave to the listener `front`, once it has.
     fn find_port(&self) -> Option<u16> {
-        let admin = fs::read_to_string(self.folder.path().join("admin")).ok()?;
-        let mut response = self.agent.get(format!("http://{admin}/listeners?format=json")).call().ok()?;
-        let listeners: Value = serde_json::from_str(&response.body_mut().read_to_string().ok()?).ok()?;
+        let listeners: Value = serde_json::from_str(&self.admin("/listeners?format=json")?).ok()?;
         let listeners = listeners["listener_statuses"].as_array()?;
         let front = listeners.iter().find(|listener| listener["name"] == "front")?;
         front["local_address"]["socket_address"]["port_value"].as_u64()?.try_into().ok()
