@@ -1,7 +1,7 @@
 # What a developer does here. CI runs the same (.ci/run).
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-hyper engines simulate record fuzz e2e check pages msrv deny bench bench-quick bench-overload bench-growth bench-peers conformance conformance-reference dist image pictures
+.PHONY: help run test test-hyper engines judge judge-long simulate record fuzz e2e check pages msrv deny bench bench-quick bench-overload bench-growth bench-peers conformance conformance-reference dist image pictures
 
 # docker, podman or buildah: whichever builds a Dockerfile.
 CONTAINER ?= docker
@@ -58,6 +58,15 @@ fuzz: ## damage frames, rules, requests, addresses, replies and counters for fiv
 	scripts/test-tools.sh
 	TOLLGATE_FUZZ_SECONDS=$(SECONDS) cargo test --locked --lib damaged_frames -- --nocapture
 	TOLLGATE_FUZZ_SECONDS=$(SECONDS) cargo test --locked --test it fuzzing:: -- --test-threads 1 --nocapture
+
+judge: ## record what real instances tell their callers, and judge it by docs/judge.md: in memory, with Redis, in a failover
+	scripts/test-tools.sh redis
+	cargo test --locked --test it judge:: -- --nocapture
+
+judge-long: ## the same for a minute each, and a million drawn histories that are legal
+	scripts/test-tools.sh redis
+	JUDGE_SECONDS=60 cargo test --locked --test it judge:: -- --nocapture
+	JUDGE_SEEDS=0..1000000 cargo test --locked --profile release --package tollgate-judge
 
 # Which seeds: one is one run, and repeats.
 SEEDS ?= 0..1000000

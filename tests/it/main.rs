@@ -46,6 +46,7 @@ mod health;
 mod http2;
 mod ietf;
 mod json;
+mod judge;
 mod leases;
 mod logs;
 mod notify;

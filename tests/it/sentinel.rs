@@ -45,8 +45,8 @@ descriptors:
 const PASSWORD: &str = "open-sesame";
 
 /// A master with replicas, and three Sentinels that watch them.
-struct Watched {
-    redis: Vec<Redis>,
+pub(crate) struct Watched {
+    pub(crate) redis: Vec<Redis>,
     sentinels: Vec<Redis>,
     ports: Vec<u16>,
     _folder: TempDir,
@@ -54,7 +54,7 @@ struct Watched {
 
 impl Watched {
     /// Starts a master with one replica. `lines` are further lines of a Sentinel's configuration.
-    async fn start(arguments: &[&str], lines: &str) -> Watched {
+    pub(crate) async fn start(arguments: &[&str], lines: &str) -> Watched {
         Watched::start_with(1, arguments, lines).await
     }
 
@@ -108,7 +108,7 @@ impl Watched {
     }
 
     /// The setting that names them.
-    fn setting(&self) -> String {
+    pub(crate) fn setting(&self) -> String {
         let list: Vec<_> = self.ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
         format!("REDIS_URL=main,{}", list.join(","))
     }
@@ -140,7 +140,7 @@ impl Watched {
     }
 
     /// Returns the server that a Sentinel names to clients.
-    async fn master(&self) -> &Redis {
+    pub(crate) async fn master(&self) -> &Redis {
         let named = said(self.ports[0], &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main"]).await;
         let (host, port) = named.first().expect("the name is known");
         let address = format!("{host}:{port}");

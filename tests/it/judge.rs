@@ -1,0 +1,207 @@
+//! Histories of real instances, judged by the program of `tests/judge`, which knows nothing of how Tollgate decides.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tollgate_judge::check::{Checks, Judge, Judgement, Kind};
+use tollgate_judge::history::Operation;
+use tollgate_judge::record::scenario::Scenario;
+use tollgate_judge::record::{self, header};
+
+use crate::sentinel::Watched;
+use crate::support::redis::Redis;
+use crate::support::tollgate::Tollgate;
+use crate::support::wait_until_async;
+
+const RULES: &str = "
+domain: judge
+descriptors:
+  - {key: window, rate_limit: {period: 2s, requests_per_unit: 7, algorithm: sliding_window}}
+  - {key: log, rate_limit: {period: 1s, requests_per_unit: 6, algorithm: sliding_log}}
+  - {key: bucket, rate_limit: {period: 1s, requests_per_unit: 5, algorithm: token_bucket, burst: 8}}
+  - {key: leaky, rate_limit: {period: 1s, requests_per_unit: 20, algorithm: leaky_bucket}}
+  - key: slots
+    descriptors: [{key: stream, rate_limit: {requests_per_unit: 3, algorithm: concurrency}}]
+";
+
+/// How long each history is.
+fn seconds() -> f64 {
+    std::env::var("JUDGE_SECONDS").map_or(8.0, |seconds| seconds.parse().expect("JUDGE_SECONDS=60"))
+}
+
+/// A scenario on these instances with these limits: name and promise.
+fn scenario(instances: &[&Tollgate], limits: &[(&str, serde_json::Value)], load: &[(&str, u64)]) -> Scenario {
+    let addresses: Vec<_> = instances.iter().map(|one| format!("127.0.0.1:{}", one.grpc_port)).collect();
+    let limit =
+        |(name, promise): &(&str, serde_json::Value)| ((*name).to_owned(), json!({"entry": name, "promise": promise}));
+    let limits: serde_json::Map<_, _> = limits.iter().map(limit).collect();
+    let mut drawn = json!({"seconds": seconds(), "keys": 8, "deadline_ms": 2_000});
+    for (name, value) in load {
+        drawn[*name] = json!(value);
+    }
+    let scenario = json!({
+        "about": "a test", "target": {"rls": {"addresses": addresses, "domain": "judge"}}, "clock_us": 1_000,
+        "limits": limits,
+        "load": drawn,
+    });
+    serde_json::from_value(scenario).unwrap()
+}
+
+fn windows() -> [(&'static str, serde_json::Value); 4] {
+    let window = |number: u64, period_ms: u64, memory_ms: u64| {
+        let (period_us, memory_us) = (period_ms * 1_000, memory_ms * 1_000);
+        json!({"kind": "window", "number": number, "period_us": period_us, "memory_us": memory_us})
+    };
+    let bucket =
+        |burst: u64, number: u64| json!({"kind": "bucket", "burst": burst, "number": number, "period_us": 1_000_000});
+    [
+        ("window", window(7, 2_000, 2_200)),
+        ("log", window(6, 1_000, 1_000)),
+        ("bucket", bucket(8, 5)),
+        ("leaky", bucket(1, 20)),
+    ]
+}
+
+fn slots() -> [(&'static str, serde_json::Value); 1] {
+    [("slots", json!({"kind": "holders", "number": 3, "expiry_us": 60_000_000}))]
+}
+
+/// Records a history from two processes of callers, and judges it.
+async fn judged(scenario: Scenario) -> Judgement {
+    let (one, other) = tokio::join!(record::record(&scenario, 0), record::record(&scenario, 1));
+    let mut operations: Vec<Operation<'_>> = [one.unwrap(), other.unwrap()].concat();
+    operations.sort_by_key(|operation| operation.end);
+    let mut judge = Judge::new(header(&scenario, &operations), Checks::default());
+    operations.iter().for_each(|operation| judge.add(operation).unwrap());
+    let judgement = judge.finish();
+    assert!(judgement.allowed > 50 && judgement.denied > 50, "{judgement}");
+    judgement
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn histories_in_memory_are_legal() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    let (limits, places) =
+        tokio::join!(judged(scenario(&[&tollgate], &windows(), &[])), judged(scenario(&[&tollgate], &slots(), &[])));
+    for judgement in [limits, places] {
+        assert!(judgement.is_legal_but_for(&[]) && judgement.failed + judgement.late == 0, "{judgement}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn histories_of_replicas_on_one_redis_are_legal() {
+    let redis = Redis::start();
+    let url = format!("REDIS_URL={}", redis.url());
+    let settings = [&*url, "REDIS_TIMEOUT=2s"];
+    let instances = [Tollgate::start(RULES, &settings), Tollgate::start(RULES, &settings)];
+    let instances: Vec<&Tollgate> = instances.iter().collect();
+    let (limits, places) =
+        tokio::join!(judged(scenario(&instances, &windows(), &[])), judged(scenario(&instances, &slots(), &[])));
+    for judgement in [limits, places] {
+        assert!(judgement.is_legal_but_for(&[]), "{judgement}");
+    }
+}
+
+/// What is given back makes room again, and never more than was taken.
+#[tokio::test(flavor = "multi_thread")]
+async fn refunds_make_no_more_room_than_they_give_back() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    let judgement = judged(scenario(&[&tollgate], &windows()[..2], &[("refunds", 20)])).await;
+    assert!(judgement.is_legal_but_for(&[]), "{judgement}");
+}
+
+/// The judge is not blind: what the rules do not promise, it does not find kept.
+#[tokio::test(flavor = "multi_thread")]
+async fn other_promises_than_those_of_the_rules_are_found_broken() {
+    let rules = RULES
+        .replace(
+            "period: 2s, requests_per_unit: 7, algorithm: sliding_window",
+            "period: 2s, requests_per_unit: 7, algorithm: fixed_window",
+        )
+        .replace("requests_per_unit: 6, algorithm: sliding_log", "requests_per_unit: 4, algorithm: sliding_log")
+        .replace("burst: 8", "burst: 9")
+        .replace("requests_per_unit: 3", "requests_per_unit: 4");
+    let tollgate = Tollgate::start(&rules, &[]);
+    let all = windows();
+    let (fixed, fewer, bucket, places) = tokio::join!(
+        judged(scenario(&[&tollgate], &all[..1], &[])),
+        judged(scenario(&[&tollgate], &all[1..2], &[])),
+        judged(scenario(&[&tollgate], &all[2..3], &[])),
+        judged(scenario(&[&tollgate], &slots(), &[])),
+    );
+    assert!(fixed.count(Kind::OverLimit) > 0, "{fixed}");
+    assert!(fewer.count(Kind::NeedlessDenial) > 0 && fewer.count(Kind::OverLimit) == 0, "{fewer}");
+    assert!(bucket.count(Kind::OverLimit) > 0, "{bucket}");
+    assert!(places.count(Kind::TooManyHolders) > 0, "{places}");
+}
+
+/// A Redis without persistence forgets its counters when it restarts: that shows as an excess.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_forgets_is_found() {
+    let mut redis = Redis::start();
+    let url = format!("REDIS_URL={}", redis.url());
+    let tollgate = Tollgate::start(&RULES.replace("period: 2s", "period: 20s"), &[&*url, "REDIS_TIMEOUT=1s"]);
+    let window = json!({"kind": "window", "number": 7, "period_us": 20_000_000, "memory_us": 22_000_000});
+    let scenario = scenario(&[&tollgate], &[("window", window)], &[]);
+    let disturb = async {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        redis.kill();
+        redis.restart();
+    };
+    let (judgement, ()) = tokio::join!(judged(scenario), disturb);
+    assert!(judgement.count(Kind::OverLimit) > 0, "{judgement}");
+}
+
+/// Callers give up before a reply that Redis has sent too late; nothing is charged twice, and the limit holds.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_stops_now_and_then_lets_no_more_pass() {
+    let redis = Redis::start();
+    let url = format!("REDIS_URL={}", redis.url());
+    let rules = RULES.replace("descriptors:\n  - {", "defaults: {failure_mode: closed}\ndescriptors:\n  - {");
+    let instances = [&*url, "REDIS_TIMEOUT=200ms"];
+    let instances = [Tollgate::start(&rules, &instances), Tollgate::start(&rules, &instances)];
+    let instances: Vec<&Tollgate> = instances.iter().collect();
+    let scenario = scenario(&instances, &windows(), &[]);
+    let disturb = async {
+        for _ in 0..(seconds() / 2.0) as u32 {
+            tokio::time::sleep(Duration::from_millis(1_300)).await;
+            redis.freeze();
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            redis.thaw();
+        }
+    };
+    let (judgement, ()) = tokio::join!(judged(scenario), disturb);
+    // Closed, it denies while Redis is away, and does not know what remains or how long to wait.
+    let ignored = [Kind::NeedlessDenial, Kind::WrongWait, Kind::WrongRemaining];
+    assert!(judgement.is_legal_but_for(&ignored), "{judgement}");
+    assert!(judgement.count(Kind::NeedlessDenial) > 0, "{judgement}");
+}
+
+/// A killed master, a replica that takes over, and the old master that comes back: with `durable`, nothing passes
+/// twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failover_lets_nothing_pass_twice_that_is_durable() {
+    let mut watched = Watched::start(&[], "").await;
+    let rules =
+        RULES.replace("descriptors:\n  - {", "defaults: {durable: true, failure_mode: error}\ndescriptors:\n  - {");
+    // Longer than the failover, so that what is lost would show.
+    let rules = rules.replace("period: 2s", "period: 15s").replace("requests_per_unit: 7", "requests_per_unit: 30");
+    let url = watched.setting();
+    let settings = [&*url, "REDIS_TYPE=sentinel", "REDIS_TIMEOUT=1s"];
+    let instances = [Tollgate::start(&rules, &settings), Tollgate::start(&rules, &settings)];
+    let instances: Vec<&Tollgate> = instances.iter().collect();
+    let window = json!({"kind": "window", "number": 30, "period_us": 15_000_000, "memory_us": 16_500_000});
+    let scenario = scenario(&instances, &[("window", window)], &[("seconds", 20), ("keys", 3), ("think_ms", 100)]);
+    let disturb = async {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        watched.redis[0].kill();
+        // It has no persistence: if it came back before, it would hand its emptiness to the replica.
+        let old = watched.redis[0].tcp_address();
+        wait_until_async("the replica is promoted", async || watched.master().await.tcp_address() != old).await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        watched.redis[0].restart();
+    };
+    let (judgement, ()) = tokio::join!(judged(scenario), disturb);
+    assert!(judgement.is_legal_but_for(&[]), "{judgement}");
+    assert!(judgement.failed + judgement.late > 0, "{judgement}");
+}

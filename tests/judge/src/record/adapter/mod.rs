@@ -1,0 +1,82 @@
+//! Systems that can be asked. One more is a file here, and a variant of [`Target`].
+
+mod rls;
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::history::{Ask, Told};
+pub use rls::Rls;
+
+/// How a system is reached.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "snake_case")]
+pub enum Target {
+    /// Envoy's rate limit service over gRPC: Tollgate, envoyproxy/ratelimit, Limitador.
+    Rls(Rls),
+}
+
+/// A connection to a system.
+#[derive(Clone, Debug)]
+pub enum Connection {
+    /// Of [`Target::Rls`].
+    Rls(rls::Client),
+}
+
+/// A counter that a request asks.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// The key of the descriptor's first entry, which the limit is for.
+    pub entry: String,
+    /// Its value: the key of the counter.
+    pub key: String,
+    /// The hits.
+    pub hits: u64,
+    /// The holder, in an entry `stream`, at a limit of holders.
+    pub holder: Option<String>,
+}
+
+/// What a system answers.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// Whether the request passes.
+    pub told: Told,
+    /// What remains at the counter that has least.
+    pub remaining: Option<u64>,
+    /// The wait until the same passes.
+    pub wait: Option<Duration>,
+    /// Who decided.
+    pub by: Option<String>,
+}
+
+impl Target {
+    /// Connects to the system. `caller` chooses among several addresses.
+    ///
+    /// # Errors
+    /// Fails if an address has a wrong form. Whether somebody listens shows later.
+    pub fn connect(&self, caller: usize) -> anyhow::Result<Connection> {
+        match self {
+            Target::Rls(rls) => Ok(Connection::Rls(rls.connect(caller)?)),
+        }
+    }
+
+    /// Returns by how much waits may be told too long.
+    pub fn wait_resolution(&self) -> Duration {
+        match self {
+            Target::Rls(_) => Duration::from_secs(1),
+        }
+    }
+}
+
+impl Connection {
+    /// Asks about a request.
+    ///
+    /// # Errors
+    /// Fails if the system fails.
+    pub async fn ask(&mut self, ask: Ask, asked: &[Asked], deadline: Duration) -> Result<Answer, String> {
+        match self {
+            Connection::Rls(client) => client.ask(ask, asked, deadline).await,
+        }
+    }
+}

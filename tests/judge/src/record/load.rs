@@ -1,0 +1,144 @@
+//! What a caller asks, drawn from a seed.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use fastrand::Rng;
+
+use super::adapter::Asked;
+use super::scenario::{Load, Scenario};
+use crate::history::{Ask, Operation, Part, Promise, Told};
+
+/// A caller, which asks one request after the other.
+#[derive(Debug)]
+pub(super) struct Caller {
+    rng: Rng,
+    load: Load,
+    /// Name, key of the entry, and whether it is of holders, of each limit.
+    limits: Vec<(String, String, bool)>,
+    /// The share of requests for the keys up to each.
+    keys: Vec<f64>,
+    /// The prefix of what is its own: holders, and a prober's key.
+    name: String,
+    is_prober: bool,
+    holders: u64,
+    /// What it took and may give back.
+    taken: VecDeque<Taken>,
+    /// The request that was denied, to be asked again.
+    again: Option<Taken>,
+}
+
+#[derive(Clone, Debug)]
+struct Taken {
+    asked: Vec<(usize, Asked)>,
+}
+
+/// A request to ask.
+#[derive(Debug)]
+pub(super) struct Turn {
+    pub(super) ask: Ask,
+    pub(super) asked: Vec<Asked>,
+    pub(super) parts: Vec<Part<'static>>,
+}
+
+impl Caller {
+    /// The most that a caller remembers to give back.
+    const MOST_TAKEN: usize = 16;
+
+    pub(super) fn new(scenario: &Scenario, process: u32, index: usize) -> Caller {
+        let load = scenario.load.clone();
+        let weights = (1..=load.keys.max(1)).map(|rank| (rank as f64).powf(-load.zipf));
+        let keys = weights.scan(0.0, |sum, weight| {
+            *sum += weight;
+            Some(*sum)
+        });
+        let limits = scenario
+            .limits
+            .iter()
+            .map(|(name, limit)| (name.clone(), limit.entry.clone(), matches!(limit.promise, Promise::Holders { .. })));
+        Caller {
+            rng: Rng::with_seed(load.seed ^ (u64::from(process) << 32) ^ ((index as u64) << 16)),
+            keys: keys.collect(),
+            limits: limits.collect(),
+            name: format!("{process}-{index}"),
+            is_prober: index >= load.callers,
+            load,
+            holders: 0,
+            taken: VecDeque::new(),
+            again: None,
+        }
+    }
+
+    /// Draws the next request.
+    pub(super) fn next_turn(&mut self) -> Turn {
+        if let Some(again) = self.again.clone() {
+            return self.turn(Ask::Take, again);
+        }
+        let percent = self.rng.u8(0..100);
+        // A place is let go when its time has come; hits are given back as drawn.
+        let is_holder = self.taken.front().is_some_and(|taken| taken.asked.iter().any(|(_, one)| one.holder.is_some()));
+        let gives_back = (is_holder && self.rng.bool()) || percent < self.load.refunds;
+        if gives_back && let Some(taken) = self.taken.pop_front() {
+            return self.turn(Ask::Return, taken);
+        }
+        let request = self.draw();
+        let ask = if percent >= 100 - self.load.peeks.min(100) { Ask::Peek } else { Ask::Take };
+        self.turn(ask, request)
+    }
+
+    fn draw(&mut self) -> Taken {
+        let count = if !self.is_prober && self.rng.u8(0..100) < self.load.groups { self.limits.len() } else { 1 };
+        let first = self.rng.usize(0..self.limits.len().max(1));
+        let key = if self.is_prober { format!("probe-{}", self.name) } else { format!("k{}", self.key()) };
+        let hits = if self.is_prober { 1 } else { self.rng.u64(1..=self.load.most_hits.max(1)) };
+        let asked = (first..first + count).map(|index| index % self.limits.len()).map(|limit| {
+            let (_, entry, has_holders) = &self.limits[limit];
+            self.holders += 1;
+            let holder = has_holders.then(|| format!("{}-{}", self.name, self.holders));
+            (limit, Asked { entry: entry.clone(), key: key.clone(), hits: if *has_holders { 1 } else { hits }, holder })
+        });
+        Taken { asked: asked.collect() }
+    }
+
+    /// Draws a key by Zipf's law.
+    fn key(&mut self) -> usize {
+        let at = self.rng.f64() * self.keys.last().copied().unwrap_or(0.0);
+        self.keys.partition_point(|sum| *sum < at)
+    }
+
+    fn turn(&mut self, ask: Ask, Taken { asked }: Taken) -> Turn {
+        let part = |(limit, asked): &(usize, Asked)| Part {
+            limit: self.limits[*limit].0.clone().into(),
+            key: asked.key.clone().into(),
+            hits: asked.hits,
+            holder: asked.holder.clone().map(Into::into),
+        };
+        let parts = asked.iter().map(part).collect();
+        self.again = Some(Taken { asked: asked.clone() });
+        Turn { ask, asked: asked.into_iter().map(|(_, asked)| asked).collect(), parts }
+    }
+
+    /// Hears the answer to the request, and returns how long to pause before the next.
+    pub(super) fn heard(&mut self, operation: &Operation<'_>) -> Duration {
+        let request = self.again.take();
+        if operation.ask.is_take() && operation.told == Told::Allowed {
+            let gives_back = self.load.refunds > 0 && !self.is_prober;
+            let keep = |taken: &Taken| gives_back || taken.asked.iter().any(|(_, asked)| asked.holder.is_some());
+            self.taken.extend(request.clone().filter(keep));
+            if self.taken.len() > Self::MOST_TAKEN {
+                self.taken.pop_front();
+            }
+        }
+        match operation.wait_us {
+            Some(wait_us) if self.is_prober && operation.told == Told::Denied => {
+                self.again = request;
+                Duration::from_micros(wait_us) + Duration::from_millis(2)
+            }
+            _ if self.is_prober => Duration::ZERO,
+            _ if operation.of.iter().any(|part| part.holder.is_some()) => {
+                Duration::from_millis(self.rng.u64(0..=self.load.holds_ms))
+            }
+            _ => Duration::from_millis(self.rng.u64(0..=self.load.think_ms)),
+        }
+    }
+}
