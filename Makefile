@@ -1,7 +1,7 @@
 # What a developer does here. CI runs the same (.ci/run).
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-hyper engines judge judge-long simulate record fuzz e2e check pages msrv deny bench bench-quick bench-overload bench-growth bench-peers conformance conformance-reference dist image pictures
+.PHONY: help run test test-hyper engines judge judge-long faults simulate record fuzz e2e check pages msrv deny bench bench-quick bench-overload bench-growth bench-peers conformance conformance-reference dist image pictures
 
 # docker, podman or buildah: whichever builds a Dockerfile.
 CONTAINER ?= docker
@@ -67,6 +67,14 @@ judge-long: ## the same for a minute each, and a million drawn histories that ar
 	scripts/test-tools.sh redis
 	JUDGE_SECONDS=60 cargo test --locked --test it judge:: -- --nocapture
 	JUDGE_SEEDS=0..1000000 cargo test --locked --profile release --package tollgate-judge
+
+faults: ## let faults happen to five real systems and print the table of docs/faults.md: half an hour (needs Go)
+	scripts/test-tools.sh redis ratelimit gubernator
+	cargo build --locked --profile quick --package tollgate --package tollgate-judge
+	mkdir -p target/faults
+	target/quick/tollgate-judge faults --tollgate target/quick/tollgate --ratelimit target/tools/bin/ratelimit \
+		--gubernator target/tools/bin/gubernator --histories target/faults --out target/faults/outcomes.jsonl
+	@target/quick/tollgate-judge report target/faults/outcomes.jsonl
 
 # Which seeds: one is one run, and repeats.
 SEEDS ?= 0..1000000

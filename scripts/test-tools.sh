@@ -53,6 +53,8 @@ readonly contour=github.com/projectcontour/contour@v1.33.8
 readonly prometheus_operator=github.com/prometheus-operator/prometheus-operator@v0.85.0
 # What @latest was: the last one that the Go module proxy has.
 readonly ratelimit=github.com/envoyproxy/ratelimit/src/service_cmd@${RATELIMIT_VERSION:-v1.4.1-0.20260122083618-3fb702589d36}
+# Newer ones need a newer Go than many machines have.
+readonly gubernator=github.com/gubernator-io/gubernator/v2/cmd/gubernator@v2.16.0
 readonly cargo_cyclonedx=0.5.9
 
 say() { echo "test-tools: $*"; }
@@ -277,6 +279,20 @@ ratelimit() {
     fi
     ln -sfn "../${installed##*/}" "$tools/bin/ratelimit"
     say "ratelimit: ${ratelimit##*@}"
+}
+
+gubernator() {
+    local installed=$tools/${gubernator##*@}-gubernator
+    if [[ ! -x $installed ]]; then
+        have go || fail "go is missing: install Go, or put gubernator into $tools/bin"
+        say "building $gubernator: this takes some minutes, once"
+        rm -rf "$tools/build-gubernator"
+        GOBIN=$PWD/$tools/build-gubernator go install "$gubernator"
+        mv "$tools/build-gubernator/gubernator" "$installed"
+        rm -rf "$tools/build-gubernator"
+    fi
+    ln -sfn "../${installed##*/}" "$tools/bin/gubernator"
+    say "gubernator: ${gubernator##*@}"
 }
 
 chromium() {

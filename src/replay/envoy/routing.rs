@@ -337,3 +337,63 @@ impl PerRoute {
         Ok(PerRoute { disabled: is_disabled, ..per_route })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use super::*;
+
+    /// Returns the domain that Envoy asks for each host, with these virtual hosts: a name and its domains.
+    fn asked(hosts: &[(&str, &str)], options: &str, asked: &[&str]) -> Vec<Option<String>> {
+        let host = |(name, domains): &(&str, &str)| {
+            format!(
+                "{{name: {name}, domains: [{domains}], routes: [{{match: {{prefix: /}}, route: {{cluster: c}},
+                 typed_per_filter_config: {{limit: {{domain: {name}, rate_limits: [{{actions: [
+                 {{generic_key: {{descriptor_value: v}}}}]}}]}}}}}}]}}"
+            )
+        };
+        let hosts: Vec<String> = hosts.iter().map(host).collect();
+        let text = format!(
+            "static_resources: {{listeners: [{{name: l, filter_chains: [{{filters: [{{typed_config: {{
+             '@type': a.HttpConnectionManager, http_filters: [{{name: limit, typed_config: {{
+             '@type': a.ratelimit.v3.RateLimit, domain: d}}}}],
+             route_config: {{{options} virtual_hosts: [{}]}}}}}}]}}]}}]}}",
+            hosts.join(",")
+        );
+        let config = EnvoyConfig::parse(&text, None, None).unwrap();
+        let mut names = Names::default();
+        let (routing, calls, left_out) = Routing::new(&config, &|_| true, &mut names).unwrap();
+        assert_eq!(left_out, [""; 0]);
+        let domain = |host: &&str| {
+            let values = std::iter::once(Some(Cow::Borrowed(*host))).collect();
+            Some(calls[routing.call(&values)?].0.clone())
+        };
+        asked.iter().map(domain).collect()
+    }
+
+    #[test]
+    fn the_host_is_that_of_the_name_the_longest_suffix_the_longest_prefix_or_all() {
+        let hosts = [
+            ("all", "'*'"),
+            ("prefix", "api.*, api.eu.*"),
+            ("suffix", "'*.example'"),
+            ("longer", "'*.eu.example'"),
+            ("exact", "api.example, API.org"),
+        ];
+        let cases = [
+            ("api.example", "exact"),
+            ("api.ORG", "exact"),
+            ("a.eu.example", "longer"),
+            ("b.example", "suffix"),
+            ("api.com", "prefix"),
+            ("example", "all"),
+            ("api.example:80", "prefix"),
+        ];
+        let told = asked(&hosts, "", &cases.map(|(host, _)| host));
+        assert_eq!(told, cases.map(|(_, domain)| Some(domain.to_owned())));
+        let told = asked(&hosts, "ignore_port_in_host_matching: true,", &["api.example:80", "[::1]", "x:y"]);
+        assert_eq!(told, [Some("exact".to_owned()), Some("all".to_owned()), Some("all".to_owned())]);
+        assert_eq!(asked(&hosts[3..], "", &["example", ".eu.example"]), [None, None]);
+    }
+}

@@ -1,13 +1,14 @@
 //! `tollgate-judge`.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, BufWriter, Read};
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Parser, Subcommand};
 use tollgate_judge::check::{Checks, Judge, Kind};
+use tollgate_judge::faults::{self, Fault, Outcome, Programs, System};
 use tollgate_judge::history::{self, Operation};
 use tollgate_judge::record;
 use tollgate_judge::record::scenario::Scenario;
@@ -24,6 +25,51 @@ struct Command {
 enum Commands {
     Record(Record),
     Check(Check),
+    Faults(Faults),
+    Report(Report),
+}
+
+/// Start systems on this machine, let a fault happen to each, and write what came of it, in lines of JSON.
+#[derive(Args)]
+struct Faults {
+    /// The systems. Unset: all whose programs are named.
+    #[arg(long, value_name = "SYSTEM")]
+    system: Vec<System>,
+
+    /// The faults. Unset: all.
+    #[arg(long, value_name = "FAULT")]
+    fault: Vec<Fault>,
+
+    /// Tollgate.
+    #[arg(long, value_name = "PROGRAM", default_value = "tollgate")]
+    tollgate: PathBuf,
+
+    /// envoyproxy/ratelimit.
+    #[arg(long, value_name = "PROGRAM")]
+    ratelimit: Option<PathBuf>,
+
+    /// Gubernator.
+    #[arg(long, value_name = "PROGRAM")]
+    gubernator: Option<PathBuf>,
+
+    /// Redis.
+    #[arg(long, value_name = "PROGRAM", default_value = "redis-server")]
+    redis: PathBuf,
+
+    /// A folder for the histories. Unset: they are not kept.
+    #[arg(long, value_name = "FOLDER")]
+    histories: Option<PathBuf>,
+
+    /// The file to write.
+    #[arg(long, short, value_name = "FILE")]
+    out: PathBuf,
+}
+
+/// Print the table of what `faults` has written, in Markdown.
+#[derive(Args)]
+struct Report {
+    /// What `faults` has written.
+    outcomes: PathBuf,
 }
 
 /// Drive a system with a drawn load, from several processes, and write the history.
@@ -69,6 +115,8 @@ fn main() -> anyhow::Result<ExitCode> {
     match Command::parse().command {
         Commands::Record(record) => record.run(),
         Commands::Check(check) => check.run(),
+        Commands::Faults(faults) => faults.run(),
+        Commands::Report(report) => report.run(),
     }
 }
 
@@ -150,5 +198,53 @@ impl Check {
             print!("{judgement}");
         }
         Ok(if judgement.is_legal_but_for(&self.ignore) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+impl Faults {
+    fn run(&self) -> anyhow::Result<ExitCode> {
+        let programs = Programs {
+            tollgate: self.tollgate.clone(),
+            ratelimit: self.ratelimit.clone().unwrap_or_default(),
+            gubernator: self.gubernator.clone().unwrap_or_default(),
+            redis: self.redis.clone(),
+        };
+        let is_there = |system: &System| match system {
+            System::Ratelimit => self.ratelimit.is_some(),
+            System::Gubernator => self.gubernator.is_some(),
+            System::TollgateRedis | System::TollgateCluster | System::TollgateMemory => true,
+        };
+        let systems: Vec<System> = if self.system.is_empty() {
+            System::ALL.into_iter().filter(is_there).collect()
+        } else {
+            self.system.clone()
+        };
+        let faults = if self.fault.is_empty() { &Fault::ALL[..] } else { &self.fault };
+        let cannot = || self.out.display().to_string();
+        let mut out = File::create(&self.out).with_context(cannot)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        for system in systems {
+            for fault in faults.iter().filter(|fault| fault.happens_to(system)) {
+                eprintln!("{}: {}", system.name(), fault.name());
+                let (outcome, header, operations) = runtime.block_on(faults::run(system, *fault, &programs))?;
+                writeln!(out, "{}", serde_json::to_string(&outcome)?).with_context(cannot)?;
+                if let Some(folder) = &self.histories {
+                    let path = folder.join(format!("{system:?}-{fault:?}.jsonl"));
+                    let file = File::create(&path).with_context(|| path.display().to_string())?;
+                    history::write(&header, operations, BufWriter::new(file))?;
+                }
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Report {
+    fn run(&self) -> anyhow::Result<ExitCode> {
+        let cannot = || self.outcomes.display().to_string();
+        let text = std::fs::read_to_string(&self.outcomes).with_context(cannot)?;
+        let outcomes = text.lines().map(serde_json::from_str).collect::<Result<Vec<Outcome>, _>>();
+        print!("{}", faults::table(&outcomes.with_context(cannot)?));
+        Ok(ExitCode::SUCCESS)
     }
 }

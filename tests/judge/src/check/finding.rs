@@ -81,6 +81,8 @@ pub struct Count {
     pub count: u64,
     /// The hits that would have had to be denied.
     pub hits: u64,
+    /// The line of the history at which it was broken last.
+    pub last_line: u64,
 }
 
 /// The judgement of a history.
@@ -128,6 +130,7 @@ impl Judgement {
         let count = self.broken.entry(finding.kind).or_default();
         count.count += 1;
         count.hits += hits;
+        count.last_line = finding.line;
         if count.count <= Self::MOST {
             self.findings.push(finding);
         }
@@ -147,7 +150,7 @@ impl Display for Judgement {
         if self.broken.is_empty() {
             return writeln!(f, "legal: every promise was kept");
         }
-        for (kind, Count { count, hits }) in &self.broken {
+        for (kind, Count { count, hits, .. }) in &self.broken {
             writeln!(f, "{kind}: {count}, {hits} hits")?;
             for finding in self.findings.iter().filter(|finding| finding.kind == *kind) {
                 writeln!(f, "  {finding}")?;

@@ -7,6 +7,7 @@ use fastrand::Rng;
 
 use super::adapter::Asked;
 use super::scenario::{Load, Scenario};
+use crate::clock::now_us;
 use crate::history::{Ask, Operation, Part, Promise, Told};
 
 /// A caller, which asks one request after the other.
@@ -18,6 +19,7 @@ pub(super) struct Caller {
     limits: Vec<(String, String, bool)>,
     /// The share of requests for the keys up to each.
     keys: Vec<f64>,
+    begin_us: u64,
     /// The prefix of what is its own: holders, and a prober's key.
     name: String,
     is_prober: bool,
@@ -60,6 +62,7 @@ impl Caller {
             rng: Rng::with_seed(load.seed ^ (u64::from(process) << 32) ^ ((index as u64) << 16)),
             keys: keys.collect(),
             limits: limits.collect(),
+            begin_us: now_us(),
             name: format!("{process}-{index}"),
             is_prober: index >= load.callers,
             load,
@@ -89,7 +92,7 @@ impl Caller {
     fn draw(&mut self) -> Taken {
         let count = if !self.is_prober && self.rng.u8(0..100) < self.load.groups { self.limits.len() } else { 1 };
         let first = self.rng.usize(0..self.limits.len().max(1));
-        let key = if self.is_prober { format!("probe-{}", self.name) } else { format!("k{}", self.key()) };
+        let key = if self.is_prober { format!("probe-{}", self.name) } else { self.key() };
         let hits = if self.is_prober { 1 } else { self.rng.u64(1..=self.load.most_hits.max(1)) };
         let asked = (first..first + count).map(|index| index % self.limits.len()).map(|limit| {
             let (_, entry, has_holders) = &self.limits[limit];
@@ -101,9 +104,14 @@ impl Caller {
     }
 
     /// Draws a key by Zipf's law.
-    fn key(&mut self) -> usize {
+    fn key(&mut self) -> String {
         let at = self.rng.f64() * self.keys.last().copied().unwrap_or(0.0);
-        self.keys.partition_point(|sum| *sum < at)
+        let key = self.keys.partition_point(|sum| *sum < at);
+        match ((now_us() - self.begin_us) / 1_000).checked_div(self.load.new_keys_ms) {
+            None => format!("k{key}"),
+            Some(newest) if self.rng.bool() => format!("k{newest}-{key}"),
+            Some(newest) => format!("k{}-{key}", self.rng.u64(0..=newest)),
+        }
     }
 
     fn turn(&mut self, ask: Ask, Taken { asked }: Taken) -> Turn {

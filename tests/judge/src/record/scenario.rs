@@ -50,6 +50,8 @@ pub struct Load {
     pub probers: usize,
     /// Number of keys.
     pub keys: usize,
+    /// After how many milliseconds as many new keys begin; half of the requests are for the old ones. 0 for never.
+    pub new_keys_ms: u64,
     /// The exponent of Zipf's law by which keys are drawn; 0 for all alike.
     pub zipf: f64,
     /// The most hits of a request.
@@ -78,6 +80,7 @@ impl Default for Load {
             callers: 8,
             probers: 2,
             keys: 20,
+            new_keys_ms: 0,
             zipf: 1.0,
             most_hits: 5,
             groups: 20,

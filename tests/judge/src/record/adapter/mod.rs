@@ -1,5 +1,6 @@
 //! Systems that can be asked. One more is a file here, and a variant of [`Target`].
 
+mod gubernator;
 mod rls;
 
 use std::time::Duration;
@@ -7,6 +8,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::history::{Ask, Told};
+pub use gubernator::Gubernator;
 pub use rls::Rls;
 
 /// How a system is reached.
@@ -15,6 +17,8 @@ pub use rls::Rls;
 pub enum Target {
     /// Envoy's rate limit service over gRPC: Tollgate, envoyproxy/ratelimit, Limitador.
     Rls(Rls),
+    /// Gubernator over gRPC.
+    Gubernator(Gubernator),
 }
 
 /// A connection to a system.
@@ -22,6 +26,8 @@ pub enum Target {
 pub enum Connection {
     /// Of [`Target::Rls`].
     Rls(rls::Client),
+    /// Of [`Target::Gubernator`].
+    Gubernator(gubernator::Client),
 }
 
 /// A counter that a request asks.
@@ -58,6 +64,7 @@ impl Target {
     pub fn connect(&self, caller: usize) -> anyhow::Result<Connection> {
         match self {
             Target::Rls(rls) => Ok(Connection::Rls(rls.connect(caller)?)),
+            Target::Gubernator(fleet) => Ok(Connection::Gubernator(fleet.connect(caller)?)),
         }
     }
 
@@ -65,6 +72,7 @@ impl Target {
     pub fn wait_resolution(&self) -> Duration {
         match self {
             Target::Rls(_) => Duration::from_secs(1),
+            Target::Gubernator(_) => Duration::ZERO,
         }
     }
 }
@@ -77,6 +85,7 @@ impl Connection {
     pub async fn ask(&mut self, ask: Ask, asked: &[Asked], deadline: Duration) -> Result<Answer, String> {
         match self {
             Connection::Rls(client) => client.ask(ask, asked, deadline).await,
+            Connection::Gubernator(client) => client.ask(ask, asked, deadline).await,
         }
     }
 }
