@@ -183,7 +183,9 @@ async fn nobody_is_punished_while_the_store_is_away() {
 async fn a_ban_survives_a_failover_to_a_replica() {
     let [mut first, second] = [(); 2].map(|()| Redis::start());
     second.command::<()>(&format!("REPLICAOF {}", first.tcp_address().replace(':', " "))).await;
-    let tollgate = Tollgate::start(RULES, &[&format!("REDIS_URL={}", first.url())]);
+    // A busy machine may take long to answer.
+    let patient = "REDIS_TIMEOUT=20s";
+    let tollgate = Tollgate::start(RULES, &[&format!("REDIS_URL={}", first.url()), patient]);
     let synced = async || first.command::<String>("INFO replication").await.contains("state=online");
     wait_until_async("the replica is in step", synced).await;
     for _ in 0..3 {
@@ -195,7 +197,7 @@ async fn a_ban_survives_a_failover_to_a_replica() {
     .await;
     first.kill();
     second.command::<()>("REPLICAOF NO ONE").await;
-    let tollgate = Tollgate::start(RULES, &[&format!("REDIS_URL={}", second.url())]);
+    let tollgate = Tollgate::start(RULES, &[&format!("REDIS_URL={}", second.url()), patient]);
     let (code, _, reset) = status(&ask(&tollgate, &[("user", "ann")], 1).await);
     assert_eq!((code, (DAY - 60..=DAY).contains(&reset)), (Code::OverLimit, true));
 }
