@@ -63,10 +63,11 @@ judge: ## record what real instances tell their callers, and judge it by docs/ju
 	scripts/test-tools.sh redis
 	cargo test --locked --test it judge:: -- --nocapture
 
-judge-long: ## the same for a minute each, and a million drawn histories that are legal
+judge-long: ## the same for a minute each, a million drawn histories that are legal, and mistakes planted into a copy of Tollgate: half an hour
 	scripts/test-tools.sh redis
 	JUDGE_SECONDS=60 cargo test --locked --test it judge:: -- --nocapture
 	JUDGE_SEEDS=0..1000000 cargo test --locked --profile release --package tollgate-judge
+	cargo test --locked --package tollgate-judge --test planted -- --ignored --nocapture
 
 faults: ## let faults happen to five real systems and print the table of docs/faults.md: half an hour (needs Go)
 	scripts/test-tools.sh redis ratelimit gubernator
