@@ -35,6 +35,11 @@ const DECIDED_BY: &str = "LIMIT_DECIDED_BY_HEADER=x-decided-by";
 
 /// The change that makes Envoy write a line of this format for each request into the file `access`.
 pub(crate) fn access_log(format: &str) -> String {
+    access_log_as(&format!("{{ text_format_source: {{ inline_string: \"{format}\" }} }}"))
+}
+
+/// The same with a `log_format`.
+pub(crate) fn access_log_as(log_format: &str) -> String {
     format!(
         r#"stat_prefix: front
                 access_log:
@@ -42,7 +47,7 @@ pub(crate) fn access_log(format: &str) -> String {
                     typed_config:
                       "@type": type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog
                       path: access
-                      log_format: {{ text_format_source: {{ inline_string: "{format}" }} }}
+                      log_format: {log_format}
 "#
     )
 }

@@ -7,6 +7,7 @@ use std::process::Output;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::envoy::access_log_as;
 use crate::support::envoy::Envoy;
 use crate::support::tollgate::{Tollgate, command};
 use crate::support::wait_until;
@@ -200,20 +201,6 @@ fn part(text: &str, begin: &str, end: &str) -> String {
     text[from..from + text[from..].find(end).unwrap()].to_owned()
 }
 
-/// The setting of an access log in this format.
-fn access_log(format: &str) -> String {
-    format!(
-        r#"stat_prefix: front
-                access_log:
-                  - name: envoy.access_loggers.file
-                    typed_config:
-                      "@type": type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog
-                      path: access
-                      log_format: {format}
-"#
-    )
-}
-
 fn text_format() -> String {
     let fields: Vec<String> = FIELDS.iter().map(|field| format!("%{field}%")).collect();
     format!("{{ text_format_source: {{ inline_string: \"{}\\n\" }} }}", fields.join("|"))
@@ -257,7 +244,7 @@ fn envoy_has_run(format: &str, changes: &[(&str, &str)]) -> TempDir {
     let tollgate = Tollgate::start_from(&[&rules, &decisions, "DECISION_LOG_SAMPLE=1"]);
     let example = fs::read_to_string(CONFIG).unwrap();
     let routes = part(&example, "route_config:\n", "    # A stand-in for a service");
-    let log = access_log(format);
+    let log = access_log_as(format);
     let admin = part(&example, "admin:\n", "  address:");
     let node = format!("node: {{ cluster: edge, id: one }}\n{admin}");
     let own = changes.iter().fold(ROUTES.to_owned(), |routes, (old, new)| {
