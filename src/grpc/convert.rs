@@ -176,9 +176,10 @@ fn status(status: &Status<'_>, decision: &Decision<'_>, retry_after: Option<u64>
 }
 
 /// Returns the seconds until this limit alone allows the request, or, if it never does, until its counter is as good as
-/// new.
+/// new. Returns `None` if it never does and the counter is as good as new already: 0 would mean that it passes now.
 fn until_passed(limited: &Limited<'_>) -> Option<u64> {
-    limited.retry_after_ms().map(whole_seconds).or_else(|| until_reset(limited))
+    let until_new = || until_reset(limited).filter(|seconds| *seconds > 0);
+    limited.retry_after_ms().map(whole_seconds).or_else(until_new)
 }
 
 fn until_reset(limited: &Limited<'_>) -> Option<u64> {

@@ -128,10 +128,15 @@ fn retry_after_passes_at_that_second_and_not_one_before() {
         let limit = format!("{{period: {period}s, requests_per_unit: 1, algorithm: token_bucket}}");
         rules += &format!("- {{key: {key}, value: {value}, rate_limit: {limit}}}\n");
     }
+    rules += "- {key: user, value: never, rate_limit: {unit: hour, requests_per_unit: 0, algorithm: token_bucket}}\n";
     let tollgate = Tollgate::start(&rules, &[]);
     let headers = "enable_x_ratelimit_headers: DRAFT_VERSION_03";
     let both = format!("{headers}\n                      enable_retry_after_header: true");
     let envoy = Envoy::start_with(tollgate.grpc_port, &[Envoy::LONG_TIMEOUT, (headers, &both)]);
+    // Without a time, Envoy says the least that it says.
+    let never = envoy.ask("/", &[("x-user", "never")]);
+    let times = ["retry-after", "x-ratelimit-reset"].map(|name| never.number(name));
+    assert_eq!((never.status, times), (429, [Some(1), Some(0)]), "{never:?}");
     // A denial that waits for a slot, which no stream releases: one stream holds it.
     let rules = "domain: shop\ndescriptors: \
                  [{key: stream, rate_limit: {algorithm: concurrency, requests_per_unit: 1, hold: 3s}}]";

@@ -43,10 +43,10 @@ async fn ask(tollgate: &Tollgate, entries: &[(&str, &str)], hits: u32) -> RateLi
     tollgate.ask(request).await.unwrap()
 }
 
-/// The code, what remains, and the seconds until the reset.
+/// The code, what remains, and the seconds until the reset; 0 if they are not told.
 fn status(response: &RateLimitResponse) -> (Code, u32, i64) {
     let [status] = &response.statuses[..] else { panic!("not one status") };
-    (status.code(), status.limit_remaining, status.duration_until_reset.unwrap().seconds)
+    (status.code(), status.limit_remaining, status.duration_until_reset.map_or(0, |reset| reset.seconds))
 }
 
 const DAY: i64 = 24 * 60 * 60;

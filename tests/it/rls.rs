@@ -493,6 +493,28 @@ async fn a_denied_descriptor_tells_when_the_whole_request_passes_and_one_that_is
 }
 
 #[tokio::test]
+async fn a_request_that_never_passes_is_not_told_to_come_back_in_no_time() {
+    let rules = "domain: shop\ndescriptors:
+  - {key: log, rate_limit: {unit: minute, requests_per_unit: 5, algorithm: sliding_log}}
+  - {key: none, rate_limit: {unit: minute, requests_per_unit: 0, algorithm: token_bucket}}
+  - {key: fixed, rate_limit: {unit: hour, requests_per_unit: 5, algorithm: fixed_window}}";
+    let tollgate = Tollgate::start(rules, &[]);
+    let told = async |hits, key| {
+        let response = tollgate.ask(with_hits(hits, false, &[(key, "x")])).await.unwrap();
+        let until_reset = response.statuses[0].duration_until_reset.map(|reset| reset.seconds);
+        (response.overall_code(), until_reset)
+    };
+    assert_eq!(told(6, "log").await, (Code::OverLimit, None));
+    assert_eq!(told(1, "none").await, (Code::OverLimit, None));
+    assert_eq!(told(0, "log").await, (Code::Ok, Some(0)), "what passes may be told 0: its counter is as good as new");
+    told(1, "log").await;
+    let (code, until_reset) = told(6, "log").await;
+    assert!(code == Code::OverLimit && (1..=60).contains(&until_reset.unwrap()), "{until_reset:?}");
+    let (code, until_reset) = told(6, "fixed").await;
+    assert!(code == Code::OverLimit && (1..=3_600).contains(&until_reset.unwrap()), "{until_reset:?}");
+}
+
+#[tokio::test]
 async fn several_limits_of_a_descriptor_must_all_pass_and_the_most_pressing_is_reported() {
     let rules = "
 domain: sms
