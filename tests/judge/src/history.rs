@@ -113,6 +113,9 @@ pub struct Operation<'h> {
     /// What remained, by the answer, at the counter that had least.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remaining: Option<u64>,
+    /// How much the counter was used so far, by the system's own count: the answer to [`Ask::Total`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total: Option<i64>,
     /// How long to wait before the same passes, by the answer, in microseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_us: Option<u64>,
@@ -152,6 +155,8 @@ pub enum Ask {
     Peek,
     /// To give hits back, or to let a place go.
     Return,
+    /// To be told how many hits were taken and not given back since the begin, of one counter; a bill is made of it.
+    Total,
 }
 
 impl Ask {
@@ -225,6 +230,9 @@ pub fn read<T>(
         if operation.end - operation.begin > longest_us {
             return Err(wrong(format!("the operation lasts longer than longest_us, {longest_us}")));
         }
+        if operation.ask == Ask::Total && operation.of.len() != 1 {
+            return Err(wrong("asks for the total of one counter, and names another number of them".to_owned()));
+        }
         if operation.end < last {
             return Err(wrong("ends before the line before: a history is in the order of ends".to_owned()));
         }
@@ -278,6 +286,7 @@ mod tests {
             of: vec![part.clone()],
             told: Told::Allowed,
             remaining: Some(3),
+            total: None,
             wait_us: None,
             from: 1,
             by: None,
@@ -304,6 +313,8 @@ mod tests {
         assert!(with(&[line(2, 1)]).unwrap_err().starts_with("line 2: the operation ends before"));
         assert!(with(&[line(1, 12)]).unwrap_err().contains("longer than longest_us, 10"));
         assert!(with(&[line(1, 4), line(1, 3)]).unwrap_err().starts_with("line 3: ends before the line before"));
+        let total = line(1, 4).replace("\"of\"", "\"ask\":\"total\",\"of\"");
+        assert!(with(&[total]).unwrap_err().starts_with("line 2: asks for the total of one counter"));
         assert!(with(&["{}".to_owned()]).unwrap_err().starts_with("line 2 is not of a history: missing field"));
         assert!(ends("").unwrap_err().starts_with("line 1 is not of a history"));
         assert!(

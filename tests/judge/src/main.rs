@@ -139,6 +139,9 @@ impl Record {
         for text in &of_processes {
             operations.append(&mut serde_json::from_str(text)?);
         }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let mut at_end = runtime.block_on(record::end(&scenario, &operations))?;
+        operations.append(&mut at_end);
         let header = record::header(&scenario, &operations);
         if self.out == Path::new("-") {
             history::write(&header, operations, io::stdout().lock())?;

@@ -57,6 +57,23 @@ fn each_kind_is_needed() {
     }
 }
 
+/// Groups have no kind of their own: what one does wrong shows at the counters that it asked.
+#[test]
+fn what_a_group_does_wrong_shows_at_its_counters() {
+    for (fault, kind) in [(Fault::PartOfGroup, Kind::NeedlessDenial), (Fault::FirstOfGroup, Kind::OverLimit)] {
+        assert!((0..2_000).any(|seed| judged(seed, Some(fault)).count(kind) > 0), "{fault:?}: {kind}");
+    }
+}
+
+/// A place that never comes back is told apart from one that expires later, since its release was lost.
+#[test]
+fn a_place_that_does_not_come_back_has_leaked() {
+    let finds = |fault, kind| (0..2_000).any(|seed| judged(seed, Some(fault)).count(kind) > 0);
+    assert!(finds(Fault::PlaceKept, Kind::LeakedPlace));
+    assert!(finds(Fault::ReleaseLost, Kind::NeedlessDenial) && finds(Fault::ReleaseLost, Kind::WrongRemaining));
+    assert!(!finds(Fault::ReleaseLost, Kind::LeakedPlace));
+}
+
 #[test]
 fn the_example_is_a_scenario_and_the_page_shows_it() {
     let example = include_str!("../example.yaml");

@@ -14,23 +14,29 @@ pub enum Kind {
     NoSchedule,
     /// More holders than places.
     TooManyHolders,
+    /// A place was free for certain, was not given, and did not come back.
+    LeakedPlace,
     /// A request was denied although its counters were free.
     NeedlessDenial,
     /// The answer told more or less than can have remained.
     WrongRemaining,
     /// The same request did not pass after the wait that was told, or passed long before it.
     WrongWait,
+    /// The system's own count is not of what was allowed.
+    WrongTotal,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 6] = [
+    pub const ALL: [Kind; 8] = [
         Kind::OverLimit,
         Kind::NoSchedule,
         Kind::TooManyHolders,
+        Kind::LeakedPlace,
         Kind::NeedlessDenial,
         Kind::WrongRemaining,
         Kind::WrongWait,
+        Kind::WrongTotal,
     ];
 
     /// Returns its name.
@@ -39,9 +45,11 @@ impl Kind {
             Kind::OverLimit => "over_limit",
             Kind::NoSchedule => "no_schedule",
             Kind::TooManyHolders => "too_many_holders",
+            Kind::LeakedPlace => "leaked_place",
             Kind::NeedlessDenial => "needless_denial",
             Kind::WrongRemaining => "wrong_remaining",
             Kind::WrongWait => "wrong_wait",
+            Kind::WrongTotal => "wrong_total",
         }
     }
 }
@@ -85,6 +93,31 @@ pub struct Count {
     pub last_line: u64,
 }
 
+/// How much of a limit was left where it denied, for certain: its number without all that may have counted. Only of
+/// operations at one counter, since of several nobody sees which of them denied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Unused {
+    /// Number of denials.
+    pub denials: u64,
+    /// The most that was left at one of them.
+    pub most: u64,
+    /// What was left at all of them together.
+    pub sum: u64,
+}
+
+impl Unused {
+    /// Returns what was left at a denial on average.
+    pub fn mean(&self) -> f64 {
+        self.sum as f64 / self.denials.max(1) as f64
+    }
+
+    pub(super) fn add(&mut self, left: u64) {
+        self.denials += 1;
+        self.most = self.most.max(left);
+        self.sum += left;
+    }
+}
+
 /// The judgement of a history.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Judgement {
@@ -106,6 +139,8 @@ pub struct Judgement {
     pub longest_undecided_us: u64,
     /// Number of counters that the exact check left out, because they have too many operations.
     pub not_scheduled: u64,
+    /// What was left unused where a limit denied, by limit.
+    pub unused: std::collections::BTreeMap<String, Unused>,
     /// How often each promise was broken.
     pub broken: std::collections::BTreeMap<Kind, Count>,
     /// The first findings of each kind.
@@ -126,12 +161,14 @@ impl Judgement {
         self.broken.get(&kind).map_or(0, |count| count.count)
     }
 
-    pub(super) fn add(&mut self, hits: u64, finding: Finding) {
+    /// Adds a finding that shows at so many operations.
+    pub(super) fn add(&mut self, operations: u64, hits: u64, finding: Finding) {
         let count = self.broken.entry(finding.kind).or_default();
-        count.count += 1;
+        let is_shown = count.count < Self::MOST;
+        count.count += operations;
         count.hits += hits;
-        count.last_line = finding.line;
-        if count.count <= Self::MOST {
+        count.last_line = finding.line.max(count.last_line);
+        if is_shown {
             self.findings.push(finding);
         }
     }
@@ -146,6 +183,14 @@ impl Display for Judgement {
         writeln!(f, "  at most {} ms without a decision", self.longest_undecided_us / 1_000)?;
         if self.not_scheduled > 0 {
             writeln!(f, "  {} counters have too many operations for the exact check", self.not_scheduled)?;
+        }
+        for (limit, unused) in &self.unused {
+            let Unused { denials, most, .. } = unused;
+            writeln!(
+                f,
+                "  {limit}: {:.2} left unused at a denial on average, at most {most}, of {denials}",
+                unused.mean()
+            )?;
         }
         if self.broken.is_empty() {
             return writeln!(f, "legal: every promise was kept");

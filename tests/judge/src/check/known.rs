@@ -5,11 +5,17 @@
 //! denied, also one that failed, from its begin on, for as long as the limit remembers after its end; without an
 //! answer, also for as long as an operation lasts at most after its end. Proof: a count at an instant in [b, e] has
 //! hits whose own instant x is no later than e and later than b - memory; so such an operation begins at e or earlier
-//! and ends after b - memory.
+//! and ends after b - memory. Until a period has passed since the first hit none is forgotten, and what was certainly
+//! given back before b counts no longer, if all returns are whole (`returns.rs`).
 //!
 //! **Remaining.** Statement: what is left after an operation is at least the limit without all that may have counted,
 //! and at most the limit without all that must have. Must have counted: every operation that was allowed, began after e
 //! - P, and ended before b. Proof: its instant lies in the period before every instant in [b, e].
+//!
+//! **Totals.** Statement: a system's own count of what was taken and not given back is at least all hits that were
+//! allowed by operations that ended before b, without all that may have been given back by operations that began at e
+//! or before. It is at most all hits of operations that were not denied and began at e or before, without those that
+//! were certainly given back before b, if all returns are whole. Proof: the count is of one instant in [b, e].
 //!
 //! **Waits.** Statement: if a request was denied with a wait, and until the same request was asked again, after it,
 //! nothing else was taken or given back, then it passes if it begins after the wait, and is denied if it ends before
@@ -19,11 +25,13 @@
 use std::collections::VecDeque;
 
 use super::bucket::Rate;
+use super::returns::{Return, Returns};
 use crate::history::{Ask, Told};
 
 #[derive(Debug)]
 pub(super) struct Known {
     memory_us: u64,
+    period_us: u64,
     /// The least tokens that a bucket can have had after the operations that are forgotten.
     tokens: Option<Tokens>,
     longest_us: u64,
@@ -31,11 +39,12 @@ pub(super) struct Known {
     takes: VecDeque<Take>,
     /// The hits of all of them.
     hits: u64,
-    /// Begin, end and hits of operations that may have given back, in the order of their ends.
-    returns: VecDeque<(u64, u64, u64)>,
-    /// The hits that were given back before all of those.
-    returned: u64,
-    has_returns: bool,
+    /// The hits of all that ever may have counted, and of those that certainly did.
+    taken: u64,
+    certainly_taken: u64,
+    /// The earliest that a hit may have counted.
+    first: u64,
+    returns: Returns,
     /// The last denial, if nothing has happened since.
     waiting: Option<Waiting>,
 }
@@ -76,10 +85,11 @@ impl Tokens {
         self.tokens -= i128::from(hits) * i128::from(self.rate.period_us);
     }
 
-    fn have(&self, hits: u64) -> bool {
+    /// Returns the whole tokens, without those of a step of the clock.
+    fn whole(&self) -> u64 {
         let Rate { number, period_us, clock_us, .. } = self.rate;
         let of_a_step = i128::from(number) * i128::from(clock_us);
-        self.tokens - of_a_step >= i128::from(hits) * i128::from(period_us)
+        u64::try_from((self.tokens - of_a_step) / i128::from(period_us.max(1))).unwrap_or(0)
     }
 }
 
@@ -92,17 +102,19 @@ struct Waiting {
 }
 
 impl Known {
-    /// Begins to know a counter that remembers hits for this time, or that is a bucket.
-    pub(super) fn new(memory_us: u64, rate: Option<Rate>, longest_us: u64) -> Known {
+    /// Begins to know a counter that remembers hits for at most and at least these times, or that is a bucket.
+    pub(super) fn new(memory_us: u64, period_us: u64, rate: Option<Rate>, longest_us: u64) -> Known {
         Known {
             memory_us,
+            period_us,
             tokens: rate.map(Tokens::full),
             longest_us,
             takes: VecDeque::new(),
             hits: 0,
-            returns: VecDeque::new(),
-            returned: 0,
-            has_returns: false,
+            taken: 0,
+            certainly_taken: 0,
+            first: u64::MAX,
+            returns: Returns::default(),
             waiting: None,
         }
     }
@@ -121,41 +133,40 @@ impl Known {
             }
             self.takes.pop_front();
         }
-        while let Some((_, end, hits)) = self.returns.front()
-            && *end < oldest
-        {
-            self.returned += hits;
-            self.returns.pop_front();
-        }
+        self.returns.settle(oldest);
         // A call without an answer may be counted after its caller has given up. So operations are not quite in the
         // order of ends; where a loop stops too early for it, more may have counted, which is no false alarm.
         let end = if matches!(told, Told::Failed | Told::Late) { end + self.longest_us } else { end };
         match (ask, told) {
-            (Ask::Take, Told::Denied) | (Ask::Peek, _) => {}
+            (Ask::Take, Told::Denied) | (Ask::Peek | Ask::Total, _) => {}
             (Ask::Take, told) => {
-                self.takes.push_back(Take { begin, end, hits, is_certain: told == Told::Allowed });
+                let is_certain = told == Told::Allowed;
+                self.takes.push_back(Take { begin, end, hits, is_certain });
                 self.hits += hits;
+                self.taken += hits;
+                self.certainly_taken += if is_certain { hits } else { 0 };
+                self.first = self.first.min(begin);
             }
-            (Ask::Return, _) => {
-                self.returns.push_back((begin, end, hits));
-                self.has_returns = true;
+            (Ask::Return, told) => {
+                let (takes, all) = (&self.takes, self.certainly_taken);
+                let one = Return { begin, end, hits, is_certain: told == Told::Allowed };
+                self.returns.add(one, |at| all - certain_since(takes, at));
             }
         }
     }
 
-    pub(super) fn has_returns(&self) -> bool {
-        self.has_returns
+    /// Returns what was given back.
+    pub(super) fn returns(&self) -> &Returns {
+        &self.returns
     }
 
-    /// Returns all hits that may have been given back before an instant.
-    pub(super) fn returned_until(&self, at: u64) -> u64 {
-        self.returned + self.may_be_returned(at, u64::MAX)
-    }
-
-    /// Returns the hits that may have been given back in the period before an instant.
-    pub(super) fn may_be_returned(&self, at: u64, period_us: u64) -> u64 {
-        let may = self.returns.iter().filter(|(begin, end, _)| *begin <= at && end.saturating_add(period_us) > at);
-        may.map(|(.., hits)| hits).sum()
+    /// Returns the least and the most that a system's own count can tell at an instant from `begin` to `end`.
+    pub(super) fn total_in(&self, begin: u64, end: u64) -> (i128, i128) {
+        let certain = self.certainly_taken - certain_since(&self.takes, begin);
+        let later = self.takes.iter().rev().take_while(|take| take.end > end).filter(|take| take.begin > end);
+        let may = self.taken - later.map(|take| take.hits).sum::<u64>();
+        let returned = if self.returns.are_whole() { self.returns.certain_before(begin) } else { 0 };
+        (i128::from(certain) - i128::from(self.returns.begun_until(end)), i128::from(may) - i128::from(returned))
     }
 
     /// Returns the most hits that may count at an instant from `begin` to `end`.
@@ -164,7 +175,12 @@ impl Known {
         let too_old: u64 = too_old.map(|take| take.hits).sum();
         // In the order of ends, those that begin after `end` are at the back, but not only they.
         let later = self.takes.iter().rev().take_while(|take| take.end > end).filter(|take| take.begin > end);
-        self.hits - too_old - later.map(|take| take.hits).sum::<u64>()
+        let may = self.hits - too_old - later.map(|take| take.hits).sum::<u64>();
+        let is_all_remembered = !self.returns.is_empty() && end < self.first.saturating_add(self.period_us);
+        if is_all_remembered && self.returns.are_whole() {
+            return may.saturating_sub(self.returns.certain_before(begin));
+        }
+        may
     }
 
     /// Returns the least hits of others that count at each instant from `begin` to `end`.
@@ -175,14 +191,14 @@ impl Known {
         must.map(|take| take.hits).sum()
     }
 
-    /// Returns whether a bucket has hits at every instant from `begin` to `end`, whatever may have counted.
-    pub(super) fn fits_bucket(&self, begin: u64, end: u64, hits: u64) -> bool {
-        let Some(mut tokens) = self.tokens else { return false };
+    /// Returns the hits that a bucket has at every instant from `begin` to `end`, whatever may have counted.
+    pub(super) fn least_tokens(&self, begin: u64, end: u64) -> u64 {
+        let Some(mut tokens) = self.tokens else { return 0 };
         for take in self.takes.iter().filter(|take| take.begin <= end) {
             tokens.take(take.end.min(begin), take.hits);
         }
         tokens.refill(begin);
-        tokens.have(hits)
+        tokens.whole()
     }
 
     /// Forgets the denial that was waiting.
@@ -199,14 +215,14 @@ impl Known {
         wait_us: Option<u64>,
         (resolution_us, clock_us): (u64, u64),
     ) -> Option<String> {
-        if ask == Ask::Peek {
+        if matches!(ask, Ask::Peek | Ask::Total) {
             return None;
         }
         let before = self.waiting.take();
         let is_denied = ask == Ask::Take && told == Told::Denied;
         // Nothing else may have begun before this one ended, and have taken or given back.
         let is_alone = |since: u64| {
-            if self.returns.iter().any(|(begin, last, _)| *begin <= end && *last >= since) {
+            if self.returns.may_be_between(since, end) {
                 return false;
             }
             let others = self.takes.iter().filter(|take| take.end >= since);
@@ -229,4 +245,9 @@ impl Known {
         }
         wrong
     }
+}
+
+/// Returns the hits of operations that certainly counted and ended at an instant or later.
+fn certain_since(takes: &VecDeque<Take>, at: u64) -> u64 {
+    takes.iter().rev().take_while(|take| take.end >= at).filter(|take| take.is_certain).map(|take| take.hits).sum()
 }

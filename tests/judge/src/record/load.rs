@@ -46,6 +46,8 @@ pub(super) struct Turn {
 impl Caller {
     /// The most that a caller remembers to give back.
     const MOST_TAKEN: usize = 16;
+    /// The most places of a counter that are taken at the end.
+    pub(super) const MOST_AT_END: u64 = 64;
 
     pub(super) fn new(scenario: &Scenario, process: u32, index: usize) -> Caller {
         let load = scenario.load.clone();
@@ -87,6 +89,13 @@ impl Caller {
         let request = self.draw();
         let ask = if percent >= 100 - self.load.peeks.min(100) { Ask::Peek } else { Ask::Take };
         self.turn(ask, request)
+    }
+
+    /// Returns the next place to let go at the end.
+    pub(super) fn last_turn(&mut self) -> Option<Turn> {
+        let is_place = |taken: &Taken| taken.asked.iter().any(|(_, one)| one.holder.is_some());
+        let taken = std::iter::from_fn(|| self.taken.pop_front()).find(is_place)?;
+        Some(self.turn(Ask::Return, taken))
     }
 
     fn draw(&mut self) -> Taken {
@@ -131,7 +140,9 @@ impl Caller {
         let request = self.again.take();
         if operation.ask.is_take() && operation.told == Told::Allowed {
             let gives_back = self.load.refunds > 0 && !self.is_prober;
-            let keep = |taken: &Taken| gives_back || taken.asked.iter().any(|(_, asked)| asked.holder.is_some());
+            let is_left = self.load.abandons > 0 && self.rng.u8(0..100) < self.load.abandons;
+            let is_place = |taken: &Taken| taken.asked.iter().any(|(_, asked)| asked.holder.is_some());
+            let keep = |taken: &Taken| if is_place(taken) { !is_left } else { gives_back };
             self.taken.extend(request.clone().filter(keep));
             if self.taken.len() > Self::MOST_TAKEN {
                 self.taken.pop_front();

@@ -3,10 +3,12 @@
 //! ```text
 //! scenario    the limits, the system and the load, from a file
 //! load        what a caller asks next, drawn
+//! end         what is asked once all callers have ended
 //! adapter     the systems
 //! ```
 
 pub mod adapter;
+mod end;
 mod load;
 pub mod scenario;
 
@@ -15,8 +17,9 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 use crate::clock::now_us;
-use crate::history::{Header, Operation, Told, VERSION};
-use adapter::Connection;
+use crate::history::{Ask, Header, Operation, Part, Told, VERSION};
+use adapter::{Asked, Connection};
+pub use end::end;
 use load::{Caller, Turn};
 use scenario::Scenario;
 
@@ -37,6 +40,25 @@ pub async fn record(scenario: &Scenario, process: u32) -> anyhow::Result<Vec<Ope
     Ok(all)
 }
 
+/// Drives the system as all processes of a scenario, from this one, and returns the history up to its [`end`].
+///
+/// # Errors
+/// Fails if the scenario names an address of a wrong form.
+pub async fn history(scenario: &Scenario) -> anyhow::Result<(Header, Vec<Operation<'static>>)> {
+    let mut processes = JoinSet::new();
+    for process in 0..scenario.load.processes.max(1) {
+        let scenario = scenario.clone();
+        processes.spawn(async move { record(&scenario, process).await });
+    }
+    let mut operations = Vec::new();
+    for recorded in processes.join_all().await {
+        operations.append(&mut recorded?);
+    }
+    operations.append(&mut end(scenario, &operations).await?);
+    operations.sort_by_key(|operation| operation.end);
+    Ok((header(scenario, &operations), operations))
+}
+
 /// Returns the header of a history with these operations.
 pub fn header(scenario: &Scenario, operations: &[Operation<'_>]) -> Header {
     let longest = operations.iter().map(|operation| operation.end - operation.begin).max().unwrap_or(0);
@@ -50,7 +72,7 @@ pub fn header(scenario: &Scenario, operations: &[Operation<'_>]) -> Header {
     }
 }
 
-/// Asks until the end.
+/// Asks until the end, and lets all places go.
 async fn run(
     mut caller: Caller,
     mut connection: Connection,
@@ -60,35 +82,43 @@ async fn run(
 ) -> Vec<Operation<'static>> {
     let mut operations = Vec::new();
     while now_us() < end_us {
-        let Turn { ask, asked, parts } = caller.next_turn();
-        let begin = now_us();
-        let answer = tokio::time::timeout(deadline, connection.ask(ask, &asked, deadline)).await;
-        let end = now_us();
-        let mut operation = Operation {
-            begin,
-            end,
-            ask,
-            of: parts,
-            told: Told::Late,
-            remaining: None,
-            wait_us: None,
-            from: process,
-            by: None,
-        };
-        match answer {
-            Err(_) => {}
-            Ok(Err(_)) if end - begin >= deadline.as_micros() as u64 => {}
-            Ok(Err(_)) => operation.told = Told::Failed,
-            Ok(Ok(answer)) => {
-                operation.told = answer.told;
-                operation.remaining = answer.remaining;
-                operation.wait_us = answer.wait.map(|wait| wait.as_micros() as u64);
-                operation.by = answer.by.map(Into::into);
-            }
-        }
+        let Turn { ask: what, asked, parts } = caller.next_turn();
+        let operation = ask(&mut connection, process, what, (asked, parts), deadline).await;
         let pause = caller.heard(&operation);
         operations.push(operation);
         tokio::time::sleep(pause.min(Duration::from_micros(end_us.saturating_sub(now_us())))).await;
     }
+    while let Some(Turn { ask: what, asked, parts }) = caller.last_turn() {
+        operations.push(ask(&mut connection, process, what, (asked, parts), deadline).await);
+    }
     operations
+}
+
+/// Asks once.
+async fn ask(
+    connection: &mut Connection,
+    process: u32,
+    ask: Ask,
+    (asked, of): (Vec<Asked>, Vec<Part<'static>>),
+    deadline: Duration,
+) -> Operation<'static> {
+    let begin = now_us();
+    let answer = tokio::time::timeout(deadline, connection.ask(ask, &asked, deadline)).await;
+    let end = now_us();
+    let (remaining, total, wait_us, by) = (None, None, None, None);
+    let told = Told::Late;
+    let mut operation = Operation { begin, end, ask, of, told, remaining, total, wait_us, from: process, by };
+    match answer {
+        Err(_) => {}
+        Ok(Err(_)) if end - begin >= deadline.as_micros() as u64 => {}
+        Ok(Err(_)) => operation.told = Told::Failed,
+        Ok(Ok(answer)) => {
+            operation.told = answer.told;
+            operation.remaining = answer.remaining;
+            operation.total = answer.total;
+            operation.wait_us = answer.wait.map(|wait| wait.as_micros() as u64);
+            operation.by = answer.by.map(Into::into);
+        }
+    }
+    operation
 }

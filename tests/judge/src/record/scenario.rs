@@ -64,10 +64,14 @@ pub struct Load {
     pub refunds: u8,
     /// How long a holder holds its place, in milliseconds, at most.
     pub holds_ms: u64,
+    /// Of a hundred places, those that their holders do not let go, so that they expire.
+    pub abandons: u8,
     /// The longest pause of a caller between requests, in milliseconds.
     pub think_ms: u64,
     /// How long a caller waits for an answer, in milliseconds.
     pub deadline_ms: u64,
+    /// How long to wait at the end for places to expire, in milliseconds, at most.
+    pub settle_ms: u64,
     /// The seed of all that is drawn.
     pub seed: u64,
 }
@@ -87,8 +91,10 @@ impl Default for Load {
             peeks: 5,
             refunds: 0,
             holds_ms: 200,
+            abandons: 0,
             think_ms: 20,
             deadline_ms: 500,
+            settle_ms: 5_000,
             seed: 1,
         }
     }

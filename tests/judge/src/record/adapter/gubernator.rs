@@ -82,6 +82,9 @@ impl Gubernator {
 
 impl Client {
     pub(super) async fn ask(&mut self, ask: Ask, asked: &[Asked], deadline: Duration) -> Result<Answer, String> {
+        if ask == Ask::Total {
+            return Err("the system has no count of its own".to_owned());
+        }
         let one = |asked: &Asked| {
             let hits = i64::try_from(asked.hits).unwrap_or(i64::MAX);
             One {
@@ -89,7 +92,7 @@ impl Client {
                 unique_key: asked.key.clone(),
                 hits: match ask {
                     Ask::Take => hits,
-                    Ask::Peek => 0,
+                    Ask::Peek | Ask::Total => 0,
                     Ask::Return => -hits,
                 },
                 limit: self.number,
@@ -112,6 +115,7 @@ impl Client {
             remaining: remaining.filter(|_| !is_denied),
             // It tells when the counter is as new, which is no wait.
             wait: None,
+            total: None,
             by: None,
         })
     }

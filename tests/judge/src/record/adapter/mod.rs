@@ -2,6 +2,7 @@
 
 mod gubernator;
 mod rls;
+mod tollgate;
 
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use serde::Deserialize;
 use crate::history::{Ask, Told};
 pub use gubernator::Gubernator;
 pub use rls::Rls;
+pub use tollgate::{Tollgate, Usage};
 
 /// How a system is reached.
 #[derive(Clone, Debug, Deserialize)]
@@ -17,6 +19,8 @@ pub use rls::Rls;
 pub enum Target {
     /// Envoy's rate limit service over gRPC: Tollgate, envoyproxy/ratelimit, Limitador.
     Rls(Rls),
+    /// The same, with Tollgate's own count of what a key has used.
+    Tollgate(Tollgate),
     /// Gubernator over gRPC.
     Gubernator(Gubernator),
 }
@@ -26,6 +30,8 @@ pub enum Target {
 pub enum Connection {
     /// Of [`Target::Rls`].
     Rls(rls::Client),
+    /// Of [`Target::Tollgate`].
+    Tollgate(tollgate::Client),
     /// Of [`Target::Gubernator`].
     Gubernator(gubernator::Client),
 }
@@ -52,6 +58,8 @@ pub struct Answer {
     pub remaining: Option<u64>,
     /// The wait until the same passes.
     pub wait: Option<Duration>,
+    /// What the counter was used, if that was asked.
+    pub total: Option<i64>,
     /// Who decided.
     pub by: Option<String>,
 }
@@ -64,14 +72,23 @@ impl Target {
     pub fn connect(&self, caller: usize) -> anyhow::Result<Connection> {
         match self {
             Target::Rls(rls) => Ok(Connection::Rls(rls.connect(caller)?)),
+            Target::Tollgate(tollgate) => Ok(Connection::Tollgate(tollgate.connect(caller)?)),
             Target::Gubernator(fleet) => Ok(Connection::Gubernator(fleet.connect(caller)?)),
+        }
+    }
+
+    /// Whether the system counts by itself what a key has used.
+    pub fn has_totals(&self) -> bool {
+        match self {
+            Target::Tollgate(_) => true,
+            Target::Rls(_) | Target::Gubernator(_) => false,
         }
     }
 
     /// Returns by how much waits may be told too long.
     pub fn wait_resolution(&self) -> Duration {
         match self {
-            Target::Rls(_) => Duration::from_secs(1),
+            Target::Rls(_) | Target::Tollgate(_) => Duration::from_secs(1),
             Target::Gubernator(_) => Duration::ZERO,
         }
     }
@@ -85,6 +102,7 @@ impl Connection {
     pub async fn ask(&mut self, ask: Ask, asked: &[Asked], deadline: Duration) -> Result<Answer, String> {
         match self {
             Connection::Rls(client) => client.ask(ask, asked, deadline).await,
+            Connection::Tollgate(client) => client.ask(ask, asked, deadline).await,
             Connection::Gubernator(client) => client.ask(ask, asked, deadline).await,
         }
     }

@@ -112,6 +112,9 @@ impl Rls {
 
 impl Client {
     pub(super) async fn ask(&mut self, ask: Ask, asked: &[Asked], deadline: Duration) -> Result<Answer, String> {
+        if ask == Ask::Total {
+            return Err("the system has no count of its own".to_owned());
+        }
         let descriptors = asked.iter().map(|one| Descriptor::new(ask, one)).collect();
         let mut request = tonic::Request::new(Request { domain: self.domain.clone(), descriptors });
         request.set_timeout(deadline);
@@ -148,6 +151,7 @@ impl Response {
             told: if is_denied { Told::Denied } else { Told::Allowed },
             remaining: remaining.filter(|_| !is_denied),
             wait: waits.max().filter(|_| is_denied),
+            total: None,
             by: self.response_headers_to_add.iter().find(is_by).map(|header| header.value.clone()),
         }
     }
