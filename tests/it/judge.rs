@@ -6,8 +6,9 @@ use serde_json::json;
 use tollgate_judge::check::{Checks, Judge, Judgement, Kind};
 use tollgate_judge::faults::{self, Fault, Programs, System};
 use tollgate_judge::history::Operation;
+use tollgate_judge::record;
+use tollgate_judge::record::adapter::{Target, Usage};
 use tollgate_judge::record::scenario::Scenario;
-use tollgate_judge::record::{self, header};
 
 use crate::sentinel::Watched;
 use crate::support::redis::Redis;
@@ -71,10 +72,8 @@ fn slots() -> [(&'static str, serde_json::Value); 1] {
 
 /// Records a history from two processes of callers, and judges it.
 async fn judged(scenario: Scenario) -> Judgement {
-    let (one, other) = tokio::join!(record::record(&scenario, 0), record::record(&scenario, 1));
-    let mut operations: Vec<Operation<'_>> = [one.unwrap(), other.unwrap()].concat();
-    operations.sort_by_key(|operation| operation.end);
-    let mut judge = Judge::new(header(&scenario, &operations), Checks::default());
+    let (header, operations) = record::history(&scenario).await.unwrap();
+    let mut judge = Judge::new(header, Checks::default());
     operations.iter().for_each(|operation| judge.add(operation).unwrap());
     let judgement = judge.finish();
     assert!(judgement.allowed > 50 && judgement.denied > 50, "{judgement}");
@@ -111,6 +110,80 @@ async fn refunds_make_no_more_room_than_they_give_back() {
     let tollgate = Tollgate::start(RULES, &[]);
     let judgement = judged(scenario(&[&tollgate], &windows()[..2], &[("refunds", 20)])).await;
     assert!(judgement.is_legal_but_for(&[]), "{judgement}");
+}
+
+/// Places that are let go come back, and those that are not expire: at the end all of them are free.
+#[tokio::test(flavor = "multi_thread")]
+async fn all_places_are_free_at_the_end() {
+    let redis = Redis::start();
+    let url = format!("REDIS_URL={}", redis.url());
+    let rules = RULES.replace("algorithm: concurrency", "algorithm: concurrency, hold: 1500ms");
+    let slots = [("slots", json!({"kind": "holders", "number": 3, "expiry_us": 1_500_000}))];
+    let load = [("abandons", 30), ("keys", 4)];
+    let [alone, one, other] = [&[][..], &[&*url, "REDIS_TIMEOUT=2s"], &[&*url, "REDIS_TIMEOUT=2s"]]
+        .map(|settings| Tollgate::start(&rules, settings));
+    let (memory, store) =
+        tokio::join!(judged(scenario(&[&alone], &slots, &load)), judged(scenario(&[&one, &other], &slots, &load)));
+    for judgement in [memory, store] {
+        assert!(judgement.is_legal_but_for(&[]), "{judgement}");
+    }
+    // A place that is held for longer than is promised did not come back.
+    let shorter = [("slots", json!({"kind": "holders", "number": 3, "expiry_us": 100_000}))];
+    let judgement = judged(scenario(&[&alone], &shorter, &load)).await;
+    assert!(judgement.count(Kind::NeedlessDenial) + judgement.count(Kind::WrongRemaining) > 0, "{judgement}");
+}
+
+/// What is billed is what was allowed, whichever instance decided it.
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_is_what_callers_were_allowed() {
+    const TOKEN: &str = "a token of some length";
+    let redis = Redis::start();
+    let (url, token) = (format!("REDIS_URL={}", redis.url()), format!("ADMIN_TOKEN={TOKEN}"));
+    // By the day: pages of a month, so that hardly a run crosses from one to the next.
+    let rules = RULES.replace("algorithm: sliding_window", "algorithm: sliding_window, usage: {by: day, keep: 32d}");
+    let rules = rules.replace("algorithm: token_bucket", "algorithm: token_bucket, usage: {by: day, keep: 32d}");
+    let settings = [&*url, "REDIS_TIMEOUT=2s", "ADMIN_API=true", &*token];
+    let instances = [Tollgate::start(&rules, &settings), Tollgate::start(&rules, &settings)];
+    let [window, _, bucket, _] = windows();
+    let mut scenario = scenario(&instances.each_ref(), &[window, bucket], &[("refunds", 5)]);
+    let Target::Rls(rls) = scenario.target else { panic!("{scenario:?}") };
+    let usage = Usage { address: format!("127.0.0.1:{}", instances[1].http_port), token: TOKEN.to_owned() };
+    scenario.target = Target::Tollgate(record::adapter::Tollgate { rls, usage });
+    let (header, operations) = record::history(&scenario).await.unwrap();
+    let judged = |more: i64| {
+        let mut judge = Judge::new(header.clone(), Checks::default());
+        for operation in &operations {
+            let total = operation.total.map(|total| total + more);
+            judge.add(&Operation { total, ..operation.clone() }).unwrap();
+        }
+        judge.finish()
+    };
+    let totals: Vec<i64> = operations.iter().filter_map(|operation| operation.total).collect();
+    assert!(totals.len() > 10 && totals.iter().sum::<i64>() > 100, "{totals:?}");
+    assert!(judged(0).is_legal_but_for(&[]), "{}", judged(0));
+    for more in [-1, 1] {
+        assert_eq!(judged(more).count(Kind::WrongTotal), totals.len() as u64, "every hit is known: {}", judged(more));
+    }
+}
+
+/// Two instances that lease hits admit and hold back no more than docs/algorithms.md says: `size` each.
+#[tokio::test(flavor = "multi_thread")]
+async fn leases_hold_back_no_more_than_is_stated() {
+    let redis = Redis::start();
+    let url = format!("REDIS_URL={}", redis.url());
+    let rules = RULES.replace("requests_per_unit: 7,", "requests_per_unit: 500, lease: {size: 25, ttl: 200ms},");
+    let settings = [&*url, "REDIS_TIMEOUT=2s"];
+    let instances = [Tollgate::start(&rules, &settings), Tollgate::start(&rules, &settings)];
+    // 450 are always there, of the 550 that are never passed.
+    let (period_us, memory_us) = (2_000_000, 2_200_000);
+    let window = json!({
+        "kind": "window", "number": 550, "period_us": period_us, "memory_us": memory_us, "usable_thousandths": 818,
+    });
+    let load = [("keys", 1), ("think_ms", 2), ("most_hits", 2), ("probers", 0)];
+    let judgement = judged(scenario(&instances.each_ref(), &[("window", window)], &load)).await;
+    assert!(judgement.is_legal_but_for(&[]), "{judgement}");
+    let leased = instances.each_ref().map(|one| one.metric("tollgate_lease_decisions_total"));
+    assert!(leased.iter().all(|decisions| *decisions > 100.0), "{leased:?}");
 }
 
 /// The judge is not blind: what the rules do not promise, it does not find kept.
