@@ -5,10 +5,15 @@
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
 use std::fs;
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
+use serde_json::json;
+use tollgate_judge::check::{Checks, Judge, Judgement, Kind};
 use tollgate_judge::faults::{self, Fault, Outcome, Programs, System};
+use tollgate_judge::record;
 
 /// A mistake, and how it shows.
 struct Plant {
@@ -16,9 +21,16 @@ struct Plant {
     file: &'static str,
     /// What the file says, once, and what it says instead.
     changes: &'static [(&'static str, &'static str)],
-    system: System,
-    fault: Fault,
-    shows: fn(&Outcome) -> bool,
+    run: Run,
+}
+
+/// A run in which a mistake shows.
+#[derive(Clone, Copy)]
+enum Run {
+    /// One limit, and a fault.
+    Faults(System, Fault, fn(&Outcome) -> bool),
+    /// In memory, limits that are asked together and places that expire: broken promises of this kind.
+    Limits(Kind),
 }
 
 fn over(outcome: &Outcome) -> bool {
@@ -29,38 +41,30 @@ fn needless(outcome: &Outcome) -> bool {
     outcome.needless > 0
 }
 
-const PLANTS: [Plant; 7] = [
+const PLANTS: [Plant; 11] = [
     Plant {
         what: "one too many passes, in memory",
         file: "src/engine/algorithm/sliding_window.rs",
         changes: &[("if sum <= number {", "if sum <= number + 1 {")],
-        system: System::TollgateMemory,
-        fault: Fault::None,
-        shows: over,
+        run: Run::Faults(System::TollgateMemory, Fault::None, over),
     },
     Plant {
         what: "one too many passes, in Redis",
         file: "lua/sliding_window.lua",
         changes: &[("local allowed = sum + hits <= number", "local allowed = sum + hits <= number + 1")],
-        system: System::TollgateRedis,
-        fault: Fault::None,
-        shows: over,
+        run: Run::Faults(System::TollgateRedis, Fault::None, over),
     },
     Plant {
         what: "all segments but the newest are forgotten",
         file: "src/engine/algorithm/sliding_window.rs",
         changes: &[("self.counts[..left]", "self.counts[..left.min(1)]")],
-        system: System::TollgateMemory,
-        fault: Fault::None,
-        shows: over,
+        run: Run::Faults(System::TollgateMemory, Fault::None, over),
     },
     Plant {
         what: "a counter expires long before its window",
         file: "lua/prelude.lua",
         changes: &[("redis.call('SET', key, state, 'PX', ttl)", "redis.call('SET', key, state, 'PX', 1000)")],
-        system: System::TollgateRedis,
-        fault: Fault::None,
-        shows: over,
+        run: Run::Faults(System::TollgateRedis, Fault::None, over),
     },
     Plant {
         what: "each request is charged twice",
@@ -69,17 +73,13 @@ const PLANTS: [Plant; 7] = [
             ("      sum = sum + hits\n      state", "      sum = sum + 2 * hits\n      state"),
             ("index, sum, newest + hits) .. older", "index, sum, newest + 2 * hits) .. older"),
         ],
-        system: System::TollgateRedis,
-        fault: Fault::None,
-        shows: needless,
+        run: Run::Faults(System::TollgateRedis, Fault::None, needless),
     },
     Plant {
         what: "keys that begin alike share a counter",
         file: "src/engine/check/key.rs",
         changes: &[("escape(name, &entry.value);", "escape(name, entry.value.get(..2).unwrap_or_default());")],
-        system: System::TollgateMemory,
-        fault: Fault::None,
-        shows: needless,
+        run: Run::Faults(System::TollgateMemory, Fault::None, needless),
     },
     Plant {
         what: "a store that does not answer lets all pass",
@@ -88,11 +88,43 @@ const PLANTS: [Plant; 7] = [
             "FailureMode::Error if check.role == Role::Shadow => FailureMode::Open",
             "FailureMode::Error => FailureMode::Open",
         )],
-        system: System::TollgateRedis,
-        fault: Fault::StoreStopped,
-        shows: over,
+        run: Run::Faults(System::TollgateRedis, Fault::StoreStopped, over),
+    },
+    Plant {
+        what: "a denied group charges its first counter",
+        file: "src/engine/check/group.rs",
+        changes: &[("    group.effects.clear();", "    group.effects.truncate(1);")],
+        run: Run::Limits(Kind::NeedlessDenial),
+    },
+    Plant {
+        what: "of a group, the last counter decides",
+        file: "src/engine/check/group.rs",
+        changes: &[("self.denied |= over", "self.denied = over")],
+        run: Run::Limits(Kind::OverLimit),
+    },
+    Plant {
+        what: "places do not expire",
+        file: "src/engine/algorithm/concurrency.rs",
+        changes: &[("let held = limit.period_ms + 1;", "let held = limit.period_ms * 60;")],
+        run: Run::Limits(Kind::LeakedPlace),
+    },
+    Plant {
+        what: "what is denied is billed",
+        file: "src/engine/check/group.rs",
+        changes: &[("if is_denied && !check.costs_denied() { 0 } else { hits }", "hits")],
+        run: Run::Limits(Kind::WrongTotal),
     },
 ];
+
+/// Limits of which two are asked together, with usage, and one of places.
+const RULES: &str = "
+domain: judge
+descriptors:
+  - {key: user, rate_limit: {unit: minute, requests_per_unit: 60, usage: {by: day, keep: 32d}}}
+  - {key: site, rate_limit: {period: 1s, requests_per_unit: 5, usage: {by: day, keep: 32d}}}
+  - key: slots
+    descriptors: [{key: stream, rate_limit: {requests_per_unit: 3, algorithm: concurrency, hold: 1s}}]
+";
 
 /// Copies the sources of the project, and returns their folder.
 fn copied(root: &Path, folder: &Path) -> PathBuf {
@@ -125,8 +157,73 @@ async fn outcome(tollgate: PathBuf, system: System, fault: Fault) -> Outcome {
     faults::run(system, fault, &programs).await.unwrap().0
 }
 
+/// A running program, which ends with the run.
+struct Running {
+    process: Child,
+    grpc: u16,
+    http: u16,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+const TOKEN: &str = "a token of some length";
+
+impl Running {
+    fn start(tollgate: &Path, folder: &Path) -> Running {
+        let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let (grpc, http) = (free(), free());
+        fs::write(folder.join("rules.yaml"), RULES).unwrap();
+        let mut command = Command::new(tollgate);
+        command.current_dir(folder).env_clear().stdin(Stdio::null()).stderr(Stdio::null());
+        command.envs([("RULES", "rules.yaml"), ("ADMIN_API", "true"), ("ADMIN_TOKEN", TOKEN)]);
+        command.envs([("GRPC_PORT", grpc.to_string()), ("PORT", http.to_string())]);
+        let running = Running { process: command.spawn().unwrap(), grpc, http };
+        let is_up = |port| TcpStream::connect(("127.0.0.1", port)).is_ok();
+        while !is_up(grpc) || !is_up(http) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        running
+    }
+
+    async fn judged(&self, limits: serde_json::Value, load: serde_json::Value) -> Judgement {
+        let rls = json!({"addresses": [format!("127.0.0.1:{}", self.grpc)], "domain": "judge"});
+        let usage = json!({"address": format!("127.0.0.1:{}", self.http), "token": TOKEN});
+        let target = json!({"tollgate": {"rls": rls, "usage": usage}});
+        let mut scenario = json!({"about": "planted", "target": target, "clock_us": 1_000});
+        (scenario["limits"], scenario["load"]) = (limits, load);
+        let (header, operations) = record::history(&serde_json::from_value(scenario).unwrap()).await.unwrap();
+        let mut judge = Judge::new(header, Checks::default());
+        operations.iter().for_each(|operation| judge.add(operation).unwrap());
+        judge.finish()
+    }
+}
+
+/// Records and judges the limits of [`RULES`].
+async fn limits(tollgate: &Path) -> [Judgement; 2] {
+    let folder = tempfile::tempdir().unwrap();
+    let running = Running::start(tollgate, folder.path());
+    let limit = |entry: &str, promise: serde_json::Value| json!({"entry": entry, "promise": promise});
+    let window = |number: u64, period_us: u64| {
+        let memory_us = period_us * 11 / 10;
+        json!({"kind": "window", "number": number, "period_us": period_us, "memory_us": memory_us})
+    };
+    let (user, site) = (window(60, 60_000_000), window(5, 1_000_000));
+    let groups = json!({"user": limit("user", user), "site": limit("site", site)});
+    let places = json!({"slots": limit("slots", json!({"kind": "holders", "number": 3, "expiry_us": 1_000_000}))});
+    tokio::join!(
+        running.judged(groups, json!({"seconds": 8, "keys": 6, "groups": 50, "zipf": 0, "most_hits": 2})),
+        running.judged(places, json!({"seconds": 6, "keys": 4, "abandons": 30})),
+    )
+    .into()
+}
+
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "builds Tollgate eight times: make judge-long"]
+#[ignore = "builds Tollgate twelve times: make judge-long"]
 async fn what_is_planted_into_a_copy_of_tollgate_is_found() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let folder = tempfile::tempdir().unwrap();
@@ -137,7 +234,10 @@ async fn what_is_planted_into_a_copy_of_tollgate_is_found() {
         let outcome = outcome(program.clone(), system, Fault::None).await;
         assert!(!over(&outcome) && !needless(&outcome), "without a plant: {outcome:?}");
     }
-    for Plant { what, file, changes, system, fault, shows } in PLANTS {
+    for judgement in limits(&program).await {
+        assert!(judgement.is_legal_but_for(&[]), "without a plant: {judgement}");
+    }
+    for Plant { what, file, changes, run } in PLANTS {
         let path = copy.join(file);
         let sound = fs::read_to_string(&path).unwrap();
         let mut planted = sound.clone();
@@ -146,9 +246,19 @@ async fn what_is_planted_into_a_copy_of_tollgate_is_found() {
             planted = planted.replace(old, new);
         }
         fs::write(&path, planted).unwrap();
-        let outcome = outcome(built(&copy, &target), system, fault).await;
-        println!("{what}: {outcome:?}");
-        assert!(shows(&outcome), "{what}: {outcome:?}");
+        let program = built(&copy, &target);
+        match run {
+            Run::Faults(system, fault, shows) => {
+                let outcome = outcome(program, system, fault).await;
+                println!("{what}: {outcome:?}");
+                assert!(shows(&outcome), "{what}: {outcome:?}");
+            }
+            Run::Limits(kind) => {
+                let judgements = limits(&program).await;
+                println!("{what}: {:?}", judgements.each_ref().map(|judgement| &judgement.broken));
+                assert!(judgements.iter().any(|judgement| judgement.count(kind) > 0), "{what}: {judgements:?}");
+            }
+        }
         fs::write(&path, sound).unwrap();
     }
 }
