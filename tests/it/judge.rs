@@ -285,8 +285,13 @@ async fn a_failover_lets_nothing_pass_twice_that_is_durable() {
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_replies_let_no_more_pass() {
     let none = std::path::PathBuf::new();
-    let programs =
-        Programs { tollgate: BINARY.into(), ratelimit: none.clone(), gubernator: none, redis: "redis-server".into() };
+    let programs = Programs {
+        tollgate: BINARY.into(),
+        ratelimit: none.clone(),
+        gubernator: none,
+        redis: "redis-server".into(),
+        libfaketime: Programs::LIBFAKETIME.into(),
+    };
     let (outcome, ..) = faults::run(System::TollgateRedis, Fault::RepliesLost, &programs).await.unwrap();
     assert!(outcome.operations > 100 && outcome.failed + outcome.late > 0, "{outcome:?}");
     assert_eq!((outcome.over_hits, outcome.needless), (0, 0), "{outcome:?}");

@@ -56,6 +56,10 @@ struct Faults {
     #[arg(long, value_name = "PROGRAM", default_value = "redis-server")]
     redis: PathBuf,
 
+    /// libfaketime, for faults that step Redis's clock, as LD_PRELOAD takes it.
+    #[arg(long, value_name = "LIBRARY", default_value = Programs::LIBFAKETIME)]
+    libfaketime: PathBuf,
+
     /// A folder for the histories. Unset: they are not kept.
     #[arg(long, value_name = "FOLDER")]
     histories: Option<PathBuf>,
@@ -211,11 +215,12 @@ impl Faults {
             ratelimit: self.ratelimit.clone().unwrap_or_default(),
             gubernator: self.gubernator.clone().unwrap_or_default(),
             redis: self.redis.clone(),
+            libfaketime: self.libfaketime.clone(),
         };
         let is_there = |system: &System| match system {
             System::Ratelimit => self.ratelimit.is_some(),
             System::Gubernator => self.gubernator.is_some(),
-            System::TollgateRedis | System::TollgateCluster | System::TollgateMemory => true,
+            _ => true,
         };
         let systems: Vec<System> = if self.system.is_empty() {
             System::ALL.into_iter().filter(is_there).collect()
@@ -223,6 +228,9 @@ impl Faults {
             self.system.clone()
         };
         let faults = if self.fault.is_empty() { &Fault::ALL[..] } else { &self.fault };
+        if faults.iter().any(|fault| fault.steps_clock()) {
+            programs.check_libfaketime()?;
+        }
         let cannot = || self.out.display().to_string();
         let mut out = File::create(&self.out).with_context(cannot)?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;

@@ -153,7 +153,13 @@ fn built(copy: &Path, target: &Path) -> PathBuf {
 
 async fn outcome(tollgate: PathBuf, system: System, fault: Fault) -> Outcome {
     let none = PathBuf::new();
-    let programs = Programs { tollgate, ratelimit: none.clone(), gubernator: none, redis: "redis-server".into() };
+    let programs = Programs {
+        tollgate,
+        ratelimit: none.clone(),
+        gubernator: none,
+        redis: "redis-server".into(),
+        libfaketime: Programs::LIBFAKETIME.into(),
+    };
     faults::run(system, fault, &programs).await.unwrap().0
 }
 

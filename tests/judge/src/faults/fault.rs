@@ -1,13 +1,11 @@
-//! Faults: each begins and ends, and leaves nothing behind.
+//! The faults.
 
 use std::time::Duration;
 
 use clap::ValueEnum;
-use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
-use super::proxy::Mode;
-use super::system::{Programs, Running, System, redis_command};
+use super::system::System;
 
 /// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
@@ -21,7 +19,11 @@ pub enum Fault {
     InstanceStopped,
     /// Each instance is ended and started again, one after the other.
     RollingRestart,
-    /// The store is killed, and started again after a second; it has no persistence. Of a cluster, a master.
+    /// The files of rules get one more rule.
+    RulesChanged,
+    /// A third and a fourth instance start, and half of the callers are led to them. In memory, a second and a third.
+    ScaledOut,
+    /// The store is killed, and started again after a second; it has no persistence. Of several, a master.
     StoreKilled,
     /// The same with a store that writes each command to its disk.
     StoreKilledPersistent,
@@ -41,15 +43,47 @@ pub enum Fault {
     OneWithoutStore,
     /// The store forgets its scripts.
     ScriptsFlushed,
+    /// For two seconds others fill the store, and it evicts the keys that were used least recently.
+    StoreEvicts,
+    /// The same with a store that refuses writes when it is full.
+    StoreFull,
+    /// The clock of the store steps forward by five seconds.
+    ClockForward,
+    /// It steps back by five seconds.
+    ClockBack,
+    /// It steps forward by more than a period.
+    ClockForwardLong,
+    /// It steps back by more than a period.
+    ClockBackLong,
+    /// An operator has a replica take over from its master.
+    FailoverPlanned,
+    /// The same, and the other replica cannot follow the new master: the failover ends late.
+    FailoverStuck,
+    /// The master is killed until a second after a replica has taken over; it has no persistence.
+    MasterKilled,
+    /// The master stops until a second after a replica has taken over, and then goes on as a master.
+    MasterStopped,
+    /// The master is cut off from the other nodes. Of Sentinels and instances, one each is on its side.
+    Split,
+    /// The same, and the master writes only while a replica follows it.
+    SplitBounded,
+    /// 2,000 slots move to another master.
+    SlotsMoved,
+    /// A master is added, and 2,000 slots move to it.
+    MasterAdded,
+    /// All slots of a master move to another, and it is removed.
+    MasterRemoved,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Fault; 14] = [
+    pub const ALL: [Fault; 31] = [
         Fault::None,
         Fault::InstanceKilled,
         Fault::InstanceStopped,
         Fault::RollingRestart,
+        Fault::RulesChanged,
+        Fault::ScaledOut,
         Fault::StoreKilled,
         Fault::StoreKilledPersistent,
         Fault::StoreStoppedShortly,
@@ -60,6 +94,21 @@ impl Fault {
         Fault::HalfOpen,
         Fault::OneWithoutStore,
         Fault::ScriptsFlushed,
+        Fault::StoreEvicts,
+        Fault::StoreFull,
+        Fault::ClockForward,
+        Fault::ClockBack,
+        Fault::ClockForwardLong,
+        Fault::ClockBackLong,
+        Fault::FailoverPlanned,
+        Fault::FailoverStuck,
+        Fault::MasterKilled,
+        Fault::MasterStopped,
+        Fault::Split,
+        Fault::SplitBounded,
+        Fault::SlotsMoved,
+        Fault::MasterAdded,
+        Fault::MasterRemoved,
     ];
 
     /// Returns its name for people.
@@ -69,6 +118,8 @@ impl Fault {
             Fault::InstanceKilled => "an instance is killed for 2 s",
             Fault::InstanceStopped => "an instance stops for 2 s",
             Fault::RollingRestart => "all instances restart in turn",
+            Fault::RulesChanged => "a rule is added to the rules",
+            Fault::ScaledOut => "two instances are added, and half of the callers are led to them",
             Fault::StoreKilled => "the store is killed for 1 s, without persistence",
             Fault::StoreKilledPersistent => "the same, with persistence",
             Fault::StoreStoppedShortly => "the store stops for 0.5 s",
@@ -79,6 +130,21 @@ impl Fault {
             Fault::HalfOpen => "connections to the store are half open for 2 s",
             Fault::OneWithoutStore => "one instance does not reach the store for 2 s",
             Fault::ScriptsFlushed => "the store forgets its scripts",
+            Fault::StoreEvicts => "the store is full and evicts keys for 2 s (allkeys-lru)",
+            Fault::StoreFull => "the store is full and refuses writes for 2 s (noeviction)",
+            Fault::ClockForward => "the store's clock steps forward by 5 s",
+            Fault::ClockBack => "the store's clock steps back by 5 s",
+            Fault::ClockForwardLong => "the store's clock steps forward by 90 s",
+            Fault::ClockBackLong => "the store's clock steps back by 90 s",
+            Fault::FailoverPlanned => "a planned failover",
+            Fault::FailoverStuck => "the same, and the second replica cannot follow the new master",
+            Fault::MasterKilled => "the master is killed until it is replaced, and comes back empty",
+            Fault::MasterStopped => "the master stops until it is replaced, and goes on",
+            Fault::Split => "the master is cut off from the other nodes",
+            Fault::SplitBounded => "the same with min-replicas-to-write 1",
+            Fault::SlotsMoved => "2,000 slots move to another master",
+            Fault::MasterAdded => "a master is added and given 2,000 slots",
+            Fault::MasterRemoved => "a master's slots are moved away, and it is removed",
         }
     }
 
@@ -87,86 +153,73 @@ impl Fault {
         self == Fault::StoreKilledPersistent
     }
 
+    /// Whether the store's clock steps.
+    pub fn steps_clock(self) -> bool {
+        matches!(self, Fault::ClockForward | Fault::ClockBack | Fault::ClockForwardLong | Fault::ClockBackLong)
+    }
+
+    /// Whether it cuts nodes off from each other.
+    pub fn cuts_off(self) -> bool {
+        matches!(self, Fault::Split | Fault::SplitBounded)
+    }
+
     /// Whether it can happen to a system.
     pub fn happens_to(self, system: System) -> bool {
-        let has_store = !matches!(system, System::TollgateMemory | System::Gubernator);
+        let has_one_store = matches!(system, System::TollgateRedis | System::Ratelimit);
+        let is_cluster = system == System::TollgateCluster;
+        let has_master = is_cluster || system.has_sentinels();
         match self {
-            Fault::None | Fault::InstanceKilled | Fault::InstanceStopped | Fault::RollingRestart => true,
-            Fault::RepliesLost | Fault::RepliesLate | Fault::HalfOpen | Fault::OneWithoutStore => {
-                has_store && system != System::TollgateCluster
+            Fault::None => true,
+            Fault::InstanceKilled => !system.has_sentinels(),
+            Fault::InstanceStopped | Fault::RollingRestart => {
+                !system.has_sentinels() && system != System::TollgateLocal
             }
-            _ => has_store,
+            Fault::RulesChanged => has_one_store || is_cluster || system == System::TollgateMemory,
+            Fault::ScaledOut => !system.has_sentinels(),
+            Fault::RepliesLost | Fault::RepliesLate | Fault::HalfOpen | Fault::OneWithoutStore => has_one_store,
+            Fault::StoreEvicts | Fault::StoreFull => has_one_store,
+            Fault::StoreKilled => has_one_store || has_master,
+            Fault::FailoverPlanned | Fault::MasterKilled | Fault::MasterStopped | Fault::Split => has_master,
+            Fault::FailoverStuck | Fault::SplitBounded => system.has_sentinels(),
+            Fault::SlotsMoved | Fault::MasterAdded | Fault::MasterRemoved => is_cluster,
+            _ if self.steps_clock() => has_one_store,
+            _ => has_one_store || is_cluster,
         }
     }
 
-    /// How long it lasts.
+    /// How long it lasts at least.
     pub fn lasts(self) -> Duration {
         Duration::from_millis(match self {
             Fault::None | Fault::RollingRestart | Fault::ScriptsFlushed => 0,
+            _ if self.steps_clock() => 0,
             Fault::StoreStoppedShortly => 500,
             Fault::StoreKilled | Fault::StoreKilledPersistent => 1_000,
-            Fault::StoreStoppedLong => 10_000,
+            Fault::FailoverPlanned => 4_000,
+            Fault::SlotsMoved => 6_000,
+            Fault::MasterKilled | Fault::MasterStopped | Fault::MasterAdded | Fault::StoreStoppedLong => 10_000,
+            Fault::FailoverStuck | Fault::Split | Fault::SplitBounded => 12_000,
+            Fault::MasterRemoved => 15_000,
             _ => 2_000,
         })
     }
 
-    /// Lets it happen, and ends it.
-    ///
-    /// # Errors
-    /// Fails if a process cannot be reached or started.
-    pub async fn happen(self, running: &mut Running, programs: &Programs) -> anyhow::Result<()> {
-        let pause = tokio::time::sleep(self.lasts());
-        let Running { instances, stores, proxies, .. } = running;
-        match self {
-            Fault::None => {}
-            Fault::InstanceKilled => {
-                instances[0].kill()?;
-                pause.await;
-                instances[0].start_again()?;
-            }
-            Fault::InstanceStopped => {
-                instances[0].signal(Signal::STOP)?;
-                pause.await;
-                instances[0].signal(Signal::CONT)?;
-            }
-            Fault::RollingRestart => {
-                for instance in instances {
-                    tokio::task::block_in_place(|| instance.end())?;
-                    instance.start_again()?;
-                    tokio::time::sleep(Duration::from_secs(1)).await;
-                }
-            }
-            Fault::StoreKilled | Fault::StoreKilledPersistent => {
-                stores[0].kill()?;
-                pause.await;
-                stores[0].start_again()?;
-            }
-            Fault::StoreStoppedShortly | Fault::StoreStopped | Fault::StoreStoppedLong => {
-                stores[0].signal(Signal::STOP)?;
-                pause.await;
-                stores[0].signal(Signal::CONT)?;
-            }
-            Fault::RepliesLost | Fault::RepliesLate | Fault::HalfOpen => {
-                let mode = match self {
-                    Fault::RepliesLost => Mode::LoseReplies,
-                    Fault::RepliesLate => Mode::Delay,
-                    _ => Mode::HalfOpen,
-                };
-                proxies.iter().for_each(|proxy| proxy.set(mode));
-                pause.await;
-                proxies.iter().for_each(|proxy| proxy.set(Mode::Forward));
-            }
-            Fault::OneWithoutStore => {
-                proxies[0].set(Mode::Refuse);
-                pause.await;
-                proxies[0].set(Mode::Forward);
-            }
-            Fault::ScriptsFlushed => {
-                stores
-                    .iter()
-                    .try_for_each(|store| redis_command(&programs.redis, store.port(), &["SCRIPT", "FLUSH"]))?;
-            }
+    /// For how long a system is asked after it.
+    pub fn watched(self, system: System) -> Duration {
+        // Whether hits leave the window too early, or too late, shows only when they leave it.
+        let shows_late = matches!(self, Fault::ClockForward | Fault::ClockBack) && system == System::TollgateRedis;
+        Duration::from_secs(if shows_late { 72 } else { 6 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_faults_are_listed_once_and_happen_to_a_system() {
+        for fault in Fault::value_variants() {
+            assert_eq!(Fault::ALL.iter().filter(|one| *one == fault).count(), 1, "{fault:?}");
+            assert!(System::ALL.into_iter().any(|system| fault.happens_to(system)), "{fault:?}");
         }
-        Ok(())
     }
 }

@@ -1,17 +1,25 @@
 //! Runs of real systems with a fault each, and the table of what came of it.
 //!
 //! ```text
-//! system      starts a system: processes on free ports of this machine, which end with the run
-//! fault       what happens to it
+//! system      the systems
+//! running     a system that runs: processes on free ports of this machine, which end with the run
+//! fault       the faults
+//! happen      how they happen
+//! promised    what the docs promise for them
 //! process     a process
-//! proxy       in front of a store
+//! proxy       in front of a process
+//! redis_cli   commands to a Redis
 //! report      the table
 //! ```
 
 mod fault;
+mod happen;
 mod process;
+mod promised;
 mod proxy;
+mod redis_cli;
 mod report;
+mod running;
 mod system;
 
 use std::collections::BTreeMap;
@@ -26,12 +34,11 @@ use crate::record::scenario::{Limit, Load, Scenario};
 use crate::record::{self, header};
 pub use fault::Fault;
 pub use report::table;
-use system::Running;
+use running::Running;
 pub use system::{Programs, System};
 
-/// How long a system is asked before the fault, and after it.
+/// How long a system is asked before the fault.
 const BEFORE: Duration = Duration::from_secs(4);
-const AFTER: Duration = Duration::from_secs(6);
 
 /// What came of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,12 +75,12 @@ pub async fn run(
     fault: Fault,
     programs: &Programs,
 ) -> anyhow::Result<(Outcome, Header, Vec<Operation<'static>>)> {
-    let mut running = Running::start(system, programs, fault.is_persistent()).await?;
-    let lasts = BEFORE + fault.lasts() + AFTER;
-    let limit = Limit { entry: "user".to_owned(), promise: Running::promise() };
+    let mut running = Running::start(system, fault, programs).await?;
+    let lasts = BEFORE + fault.lasts() + fault.watched(system);
+    let limit = Limit { entry: "user".to_owned(), promise: system.promise() };
     let scenario = Scenario {
         about: format!("{}: {}", system.name(), fault.name()),
-        target: running.target.clone(),
+        target: running.target(),
         clock_us: 1_000,
         limits: BTreeMap::from([("per-user".to_owned(), limit)]),
         load: Load {
@@ -91,7 +98,7 @@ pub async fn run(
     let complaints = async {
         tokio::time::sleep(BEFORE).await;
         let before = running.complaints();
-        let happened = fault.happen(&mut running, programs).await;
+        let happened = happen::happen(fault, &mut running, programs).await;
         happened.map(|()| (before, now_us()))
     };
     let (one, other, happened) = tokio::join!(record::record(&scenario, 0), record::record(&scenario, 1), complaints);

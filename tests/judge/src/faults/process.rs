@@ -44,6 +44,20 @@ pub fn free_port() -> anyhow::Result<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
 
+/// Returns a port that is free now, and so is the one that is 10,000 higher: the bus of a node of a cluster.
+///
+/// # Errors
+/// Fails if there is none.
+pub fn free_port_with_bus() -> anyhow::Result<u16> {
+    for _ in 0..1_000 {
+        let port = free_port()?;
+        if port.checked_add(10_000).is_some_and(|bus| TcpListener::bind(("127.0.0.1", bus)).is_ok()) {
+            return Ok(port);
+        }
+    }
+    bail!("no two ports are free, of which one is 10,000 higher")
+}
+
 impl Process {
     /// Starts a process, and waits until it listens.
     ///
@@ -110,6 +124,11 @@ impl Process {
     /// Returns what it has printed.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.start.folder.join(&self.start.log)).unwrap_or_default()
+    }
+
+    /// Returns the folder in which it runs.
+    pub fn folder(&self) -> &Path {
+        &self.start.folder
     }
 
     /// Returns its port.
