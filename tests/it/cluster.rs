@@ -7,10 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crc16::{State, XMODEM};
 use deadpool_redis::redis::cmd;
 use support::certificates::Authority;
-use support::cluster::{Cluster, SLOTS};
+use support::cluster::{Cluster, slot_of_tag};
 use support::redis::Redis;
 use support::tollgate::{Tollgate, command, request};
 use support::{wait_until, wait_until_async};
@@ -119,7 +118,7 @@ async fn what_is_used_is_recorded_where_its_slot_is_and_taken_back_there() {
 }
 
 fn slot_of(user: &str) -> u16 {
-    State::<XMODEM>::calculate(format!("shop|user={user}").as_bytes()) % SLOTS
+    slot_of_tag(&format!("shop|user={user}"))
 }
 
 /// Returns this many users, with this name as prefix, whose counters are in slots for which `is_theirs` is true.
@@ -402,7 +401,7 @@ descriptors:
     let strict = (0..)
         .map(|i| format!("strict{i}"))
         .find(|user| {
-            let slot = State::<XMODEM>::calculate(format!("shop|strict={user}").as_bytes()) % SLOTS;
+            let slot = slot_of_tag(&format!("shop|strict={user}"));
             cluster.slots(0).contains(&slot)
         })
         .unwrap();

@@ -1,6 +1,7 @@
 //! Histories of real instances, judged by the program of `tests/judge`, which knows nothing of how Tollgate decides.
 
-use std::time::Duration;
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tollgate_judge::check::{Checks, Judge, Judgement, Kind};
@@ -11,6 +12,7 @@ use tollgate_judge::record::adapter::{Target, Usage};
 use tollgate_judge::record::scenario::Scenario;
 
 use crate::sentinel::Watched;
+use crate::support::cluster::{Cluster, slot_of_tag};
 use crate::support::redis::Redis;
 use crate::support::tollgate::{BINARY, Tollgate};
 use crate::support::wait_until_async;
@@ -279,6 +281,58 @@ async fn a_failover_lets_nothing_pass_twice_that_is_durable() {
     let (judgement, ()) = tokio::join!(judged(scenario), disturb);
     assert!(judgement.is_legal_but_for(&[]), "{judgement}");
     assert!(judgement.failed + judgement.late > 0, "{judgement}");
+}
+
+/// An operator has a replica take over while the master lives, which goes on answering for seconds: with `durable`,
+/// nothing passes twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_planned_failover_lets_nothing_pass_twice_that_is_durable() {
+    let watched = Watched::start_with(2, &[], "").await;
+    let rules = RULES.replace("failure_mode: error", "failure_mode: error, durable: true");
+    // Longer than the failover, so that what is lost would show.
+    let rules = rules.replace("period: 2s", "period: 15s").replace("requests_per_unit: 7", "requests_per_unit: 30");
+    let url = watched.setting();
+    let settings = [&*url, "REDIS_TYPE=sentinel", "REDIS_TIMEOUT=1s"];
+    let instances = [Tollgate::start(&rules, &settings), Tollgate::start(&rules, &settings)];
+    let instances: Vec<&Tollgate> = instances.iter().collect();
+    let window = json!({"kind": "window", "number": 30, "period_us": 15_000_000, "memory_us": 16_500_000});
+    let load = [("seconds", 12), ("keys", 3), ("think_ms", 100)];
+    let scenario = scenario(&instances, &[("window", window)], &load);
+    let disturb = async {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        watched.fail_over().await;
+    };
+    let (judgement, ()) = tokio::join!(judged(scenario), disturb);
+    assert!(judgement.is_legal_but_for(&[]), "{judgement}");
+}
+
+/// The slots of all counters move to the next node of a cluster, again and again: no hit is forgotten.
+#[tokio::test(flavor = "multi_thread")]
+async fn histories_of_a_cluster_whose_slots_move_are_legal() {
+    let cluster = Cluster::start(3, 0).await;
+    let url = cluster.setting();
+    let settings = [&*url, "REDIS_TIMEOUT=2s"];
+    let instances = [Tollgate::start(RULES, &settings), Tollgate::start(RULES, &settings)];
+    let instances: Vec<&Tollgate> = instances.iter().collect();
+    let scenario = scenario(&instances, &windows(), &[]);
+    let moves = async {
+        let tags = windows().into_iter().flat_map(|(limit, _)| (0..8).map(move |key| format!("judge|{limit}=k{key}")));
+        let slots: BTreeSet<u16> = tags.map(|tag| slot_of_tag(&tag)).collect();
+        let begin = Instant::now();
+        let mut moved = 0;
+        while begin.elapsed().as_secs_f64() < seconds() {
+            for slot in &slots {
+                let first = (0..3).find(|master| cluster.slots(*master).contains(slot)).unwrap();
+                let from = (usize::from(first) + moved) % 3;
+                cluster.move_slot(*slot, from, (from + 1) % 3, async || {}).await;
+            }
+            moved += 1;
+        }
+    };
+    let (judgement, ()) = tokio::join!(judged(scenario), moves);
+    // A request over several slots that is denied is charged until its charges are refunded (docs/redis.md).
+    let early = [Kind::NeedlessDenial, Kind::WrongRemaining];
+    assert!(judgement.is_legal_but_for(&early), "{judgement}");
 }
 
 /// One run of the table in docs/faults.md: callers hear of errors, and no reply that is lost is charged for twice.

@@ -59,7 +59,7 @@ impl Watched {
     }
 
     /// Starts them with this number of replicas. They know each other unless there are further lines.
-    async fn start_with(replicas: usize, arguments: &[&str], lines: &str) -> Watched {
+    pub(crate) async fn start_with(replicas: usize, arguments: &[&str], lines: &str) -> Watched {
         let arguments = [&["--repl-diskless-sync-delay", "0"], arguments].concat();
         let master = Redis::start_with(&arguments);
         let (host, port) = master.host_and_port();
@@ -120,7 +120,7 @@ impl Watched {
 
     /// Has the first Sentinel promote a replica. It gives up after three seconds if the replica is slow, as on a busy
     /// machine, and is asked again.
-    async fn fail_over(&self) {
+    pub(crate) async fn fail_over(&self) {
         let old = self.master().await.tcp_address();
         let mut asked: Option<Instant> = None;
         wait_until_async("the sentinels promote a replica", async || {

@@ -3,6 +3,7 @@
 use std::net::TcpListener;
 use std::path::Path;
 
+use crc16::{State, XMODEM};
 use deadpool_redis::redis::{Value, cmd};
 
 use super::certificates::{Authority, Pair};
@@ -11,6 +12,11 @@ use super::wait_until_async;
 
 /// Number of slots.
 pub const SLOTS: u16 = 16_384;
+
+/// Returns the slot of counters with this hash tag, such as `shop|user=ann`.
+pub fn slot_of_tag(tag: &str) -> u16 {
+    State::<XMODEM>::calculate(tag.as_bytes()) % SLOTS
+}
 
 /// Masters, and replicas of each.
 pub struct Cluster {
