@@ -1,12 +1,16 @@
 //! Histories of real instances, judged by the program of `tests/judge`, which knows nothing of how Tollgate decides.
 
 use std::collections::BTreeSet;
+use std::fmt::{self, Display};
+use std::fs::File;
+use std::ops::Deref;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tollgate_judge::check::{Checks, Judge, Judgement, Kind};
 use tollgate_judge::faults::{self, Fault, Programs, System};
-use tollgate_judge::history::Operation;
+use tollgate_judge::history::{self, Header, Operation};
 use tollgate_judge::record;
 use tollgate_judge::record::adapter::{Target, Usage};
 use tollgate_judge::record::scenario::Scenario;
@@ -72,14 +76,50 @@ fn slots() -> [(&'static str, serde_json::Value); 1] {
     [("slots", json!({"kind": "holders", "number": 3, "expiry_us": 60_000_000}))]
 }
 
+/// A history and what the judge says of it.
+struct Judged {
+    header: Header,
+    operations: Vec<Operation<'static>>,
+    judgement: Judgement,
+}
+
+impl Deref for Judged {
+    type Target = Judgement;
+
+    fn deref(&self) -> &Judgement {
+        &self.judgement
+    }
+}
+
+impl Display for Judged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.judgement.fmt(f)
+    }
+}
+
+impl Judged {
+    /// Fails if a promise but for these was broken, and keeps the history.
+    #[track_caller]
+    fn assert_legal_but_for(&self, ignored: &[Kind]) {
+        if self.is_legal_but_for(ignored) {
+            return;
+        }
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let path = folder.join(format!("broken-{}-{}.jsonl", std::process::id(), fastrand::u32(..)));
+        let file = File::create(&path).unwrap();
+        history::write(&self.header, self.operations.clone(), file).unwrap();
+        panic!("{}: {}", path.display(), self.judgement);
+    }
+}
+
 /// Records a history from two processes of callers, and judges it.
-async fn judged(scenario: Scenario) -> Judgement {
+async fn judged(scenario: Scenario) -> Judged {
     let (header, operations) = record::history(&scenario).await.unwrap();
-    let mut judge = Judge::new(header, Checks::default());
+    let mut judge = Judge::new(header.clone(), Checks::default());
     operations.iter().for_each(|operation| judge.add(operation).unwrap());
     let judgement = judge.finish();
     assert!(judgement.allowed > 50 && judgement.denied > 50, "{judgement}");
-    judgement
+    Judged { header, operations, judgement }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -88,7 +128,7 @@ async fn histories_in_memory_are_legal() {
     let (limits, places) =
         tokio::join!(judged(scenario(&[&tollgate], &windows(), &[])), judged(scenario(&[&tollgate], &slots(), &[])));
     for judgement in [limits, places] {
-        assert!(judgement.is_legal_but_for(&[]), "{judgement}");
+        judgement.assert_legal_but_for(&[]);
     }
 }
 
@@ -102,7 +142,7 @@ async fn histories_of_replicas_on_one_redis_are_legal() {
     let (limits, places) =
         tokio::join!(judged(scenario(&instances, &windows(), &[])), judged(scenario(&instances, &slots(), &[])));
     for judgement in [limits, places] {
-        assert!(judgement.is_legal_but_for(&[]), "{judgement}");
+        judgement.assert_legal_but_for(&[]);
     }
 }
 
@@ -111,7 +151,7 @@ async fn histories_of_replicas_on_one_redis_are_legal() {
 async fn refunds_make_no_more_room_than_they_give_back() {
     let tollgate = Tollgate::start(RULES, &[]);
     let judgement = judged(scenario(&[&tollgate], &windows()[..2], &[("refunds", 20)])).await;
-    assert!(judgement.is_legal_but_for(&[]), "{judgement}");
+    judgement.assert_legal_but_for(&[]);
 }
 
 /// Places that are let go come back, and those that are not expire: at the end all of them are free.
@@ -127,12 +167,14 @@ async fn all_places_are_free_at_the_end() {
     let (memory, store) =
         tokio::join!(judged(scenario(&[&alone], &slots, &load)), judged(scenario(&[&one, &other], &slots, &load)));
     for judgement in [memory, store] {
-        assert!(judgement.is_legal_but_for(&[]), "{judgement}");
+        judgement.assert_legal_but_for(&[]);
     }
     // A place that is held for longer than is promised did not come back.
     let shorter = [("slots", json!({"kind": "holders", "number": 3, "expiry_us": 100_000}))];
     let judgement = judged(scenario(&[&alone], &shorter, &load)).await;
-    assert!(judgement.count(Kind::NeedlessDenial) + judgement.count(Kind::WrongRemaining) > 0, "{judgement}");
+    // A place may come back so late that it looks lost.
+    let kinds = [Kind::NeedlessDenial, Kind::WrongRemaining, Kind::LeakedPlace];
+    assert!(kinds.iter().any(|kind| judgement.count(*kind) > 0), "{judgement}");
 }
 
 /// What is billed is what was allowed, whichever instance decided it.
@@ -183,7 +225,7 @@ async fn leases_hold_back_no_more_than_is_stated() {
     });
     let load = [("keys", 1), ("think_ms", 2), ("most_hits", 2), ("probers", 0)];
     let judgement = judged(scenario(&instances.each_ref(), &[("window", window)], &load)).await;
-    assert!(judgement.is_legal_but_for(&[]), "{judgement}");
+    judgement.assert_legal_but_for(&[]);
     let leased = instances.each_ref().map(|one| one.metric("tollgate_lease_decisions_total"));
     assert!(leased.iter().all(|decisions| *decisions > 100.0), "{leased:?}");
 }
@@ -251,7 +293,7 @@ async fn a_redis_that_stops_now_and_then_lets_no_more_pass() {
     let (judgement, ()) = tokio::join!(judged(scenario), disturb);
     // Closed, it denies while Redis is away, and does not know what remains or how long to wait.
     let ignored = [Kind::NeedlessDenial, Kind::WrongWait, Kind::WrongRemaining];
-    assert!(judgement.is_legal_but_for(&ignored), "{judgement}");
+    judgement.assert_legal_but_for(&ignored);
     assert!(judgement.count(Kind::NeedlessDenial) > 0, "{judgement}");
 }
 
@@ -279,7 +321,7 @@ async fn a_failover_lets_nothing_pass_twice_that_is_durable() {
         watched.redis[0].restart();
     };
     let (judgement, ()) = tokio::join!(judged(scenario), disturb);
-    assert!(judgement.is_legal_but_for(&[]), "{judgement}");
+    judgement.assert_legal_but_for(&[]);
     assert!(judgement.failed + judgement.late > 0, "{judgement}");
 }
 
@@ -303,7 +345,7 @@ async fn a_planned_failover_lets_nothing_pass_twice_that_is_durable() {
         watched.fail_over().await;
     };
     let (judgement, ()) = tokio::join!(judged(scenario), disturb);
-    assert!(judgement.is_legal_but_for(&[]), "{judgement}");
+    judgement.assert_legal_but_for(&[]);
 }
 
 /// The slots of all counters move to the next node of a cluster, again and again: no hit is forgotten.
@@ -314,7 +356,8 @@ async fn histories_of_a_cluster_whose_slots_move_are_legal() {
     let settings = [&*url, "REDIS_TIMEOUT=2s"];
     let instances = [Tollgate::start(RULES, &settings), Tollgate::start(RULES, &settings)];
     let instances: Vec<&Tollgate> = instances.iter().collect();
-    let scenario = scenario(&instances, &windows(), &[]);
+    // Without requests over several slots, which may be charged for a moment while they are denied (docs/redis.md).
+    let scenario = scenario(&instances, &windows(), &[("groups", 0)]);
     let moves = async {
         let tags = windows().into_iter().flat_map(|(limit, _)| (0..8).map(move |key| format!("judge|{limit}=k{key}")));
         let slots: BTreeSet<u16> = tags.map(|tag| slot_of_tag(&tag)).collect();
@@ -330,9 +373,7 @@ async fn histories_of_a_cluster_whose_slots_move_are_legal() {
         }
     };
     let (judgement, ()) = tokio::join!(judged(scenario), moves);
-    // A request over several slots that is denied is charged until its charges are refunded (docs/redis.md).
-    let early = [Kind::NeedlessDenial, Kind::WrongRemaining];
-    assert!(judgement.is_legal_but_for(&early), "{judgement}");
+    judgement.assert_legal_but_for(&[]);
 }
 
 /// One run of the table in docs/faults.md: callers hear of errors, and no reply that is lost is charged for twice.
