@@ -6,25 +6,28 @@
 -- has a separate script: alone.lua, with the algorithm and the definitions that it uses from this file and from
 -- bucket.lua. Each paragraph of these two files is one definition, which is included or left out as a whole.
 --
--- KEYS[i]  the counters in the order of the checks: the counter of the limit, then that of its penalty if it has one,
---          then the page of usage records if the limit keeps usage
+-- KEYS[i]  the counters in the order of the checks: the counter of the limit, then that of its leases and that of its
+--          penalty if they are asked, then the page of usage records if the limit keeps usage
 -- ARGV[1]  the checks in order, each packed as '<BBBBdddddddd': algorithm (1 is the first); flags (0 enforced, 1 quota,
 --          2 shadow; plus 4 if the check is for the same rule as the previous one, plus 8 if the next check belongs to
 --          the same request); count_denied (0 or 1); extras (1 if a penalty follows, plus 2 for a reset, or 4 to take a
---          charge back, plus 8 to record usage); hits (negative: refunded or taken back), number, period (ms), and five
---          algorithm-specific figures. To take a charge back, then '<dd': its at (ms since the epoch) and reset_after
---          (ms). For a penalty, then '<dddd': after, within (ms), ban (ms), extend (0 or 1). To record usage, then
---          '<BBddddI4c0': occasion (0: the result of the check; 1: the request is denied in any case; 2: a request that
---          passed is denied after all; 3: the limit is not asked and lets the request pass), costs_denied (0 or 1),
---          period (ms), TTL of the page (ms); for occasion 2 the time when the request passed (ms since the epoch) and
---          its cost, for 1 and 3 zero and the hits; and the length and text of the counter's tag, with length 0 if the
---          counter's name contains the tag
+--          charge back, plus 8 to record usage, plus 16 for leases); hits (negative: refunded or taken back), number,
+--          period (ms), and five algorithm-specific figures. To take a charge back, then '<dd': its at (ms since the
+--          epoch) and reset_after (ms). For leases, then '<dddddddd': how hits that are out occupy the counter (0, 1 or
+--          2 of leased.lua), the most hits that the limit admits at once, the lease that is returned (its end, its
+--          hits, 0 if there is none, and those that were used), the most hits of a new lease, its TTL (ms), and the
+--          most hits that may be out. For a penalty, then '<dddd': after, within (ms), ban (ms), extend (0 or 1). To
+--          record usage, then '<BBddddI4c0': occasion (0: the result of the check; 1: the request is denied in any
+--          case; 2: a request that passed is denied after all; 3: the limit is not asked and lets the request pass),
+--          costs_denied (0 or 1), period (ms), TTL of the page (ms); for occasion 2 the time when the request passed
+--          (ms since the epoch) and its cost, for 1 and 3 zero and the hits; and the length and text of the counter's
+--          tag, with length 0 if the counter's name contains the tag
 -- reply    a string: '<d' the time of all decisions (ms since the epoch); for each counter '<Bdddd': allowed (0 or 1; 2
 --          if its request could not be decided, 3 if that is because this cluster node does not have one of its
 --          counters; plus 4 if the counter was damaged and was decided as a new one), remaining (negative: by how much
 --          a counter that counts denials exceeds its number), reset_after (ms), retry_after (ms; -1: never), delay
---          (ms); for a page zeros; then, if a request could not be decided for another reason, the error of the last
---          such request
+--          (ms); for leases 1, the hits of a new one, its end (ms since the epoch), all hits that are out, and 0; for a
+--          page zeros; then, if a request could not be decided for another reason, the error of the last such request
 --
 -- Lua computes in doubles: all numbers here are whole and below 2^53. Redis formats number arguments with 17 digits, so
 -- such numbers can be passed as they are.

@@ -2,7 +2,10 @@
 //! a call would read it seven times.
 
 use std::cell::Cell;
+use std::time::Duration;
 
+#[cfg(target_os = "linux")]
+use rustix::time::ClockId;
 use tokio::time::Instant;
 
 thread_local! {
@@ -12,6 +15,25 @@ thread_local! {
 /// Returns the time: the one that is shared just now on this thread, or else the clock's.
 pub fn now() -> Instant {
     SHARED.get().unwrap_or_else(Instant::now)
+}
+
+/// Returns for how long the machine has been suspended since it started: the clocks of the standard library and of
+/// tokio do not count that.
+#[cfg(target_os = "linux")]
+pub fn suspended() -> Duration {
+    let of = |clock| {
+        let time = rustix::time::clock_gettime(clock);
+        Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+    };
+    // Read first, so that time between the two readings does not count.
+    let boot = of(ClockId::Boottime);
+    boot.saturating_sub(of(ClockId::Monotonic))
+}
+
+/// Returns for how long the machine has been suspended: unknown here.
+#[cfg(not(target_os = "linux"))]
+pub fn suspended() -> Duration {
+    Duration::ZERO
 }
 
 /// Shares one reading of the clock with everything that runs on this thread, until it is dropped. Keep it for one poll.
@@ -41,8 +63,6 @@ impl Drop for Shared {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use tokio::time::advance;
 
     use super::*;

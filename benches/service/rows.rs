@@ -512,7 +512,7 @@ fn keys_over_their_limit(stage: &Stage) -> Vec<Measured> {
 fn hot_key(stage: &Stage) -> Vec<Measured> {
     let redis = stage.redis(Place::BesideLoad);
     let limit = "requests_per_unit: 4000000000";
-    let rules = RULES.replacen(limit, &format!("{limit}, lease: {{size: 50, ttl: 100ms}}"), 1);
+    let rules = RULES.replacen(limit, &format!("{limit}, lease: {{unused: 1%}}"), 1);
     let tollgate = stage.tollgate(&rules, &[&format!("REDIS_URL={}", redis.url())]);
     let processes = [("server", tollgate.pid()), ("Redis", redis.pid()), ("load", std::process::id())];
     let calls = calls(1, 1, Users::Passing);

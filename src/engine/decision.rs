@@ -571,6 +571,7 @@ fn wait_ms(limits: &[Limited<'_>], role: Role) -> Option<u64> {
 const BLOCKED: CheckVerdict = CheckVerdict {
     own: Verdict { allowed: false, remaining: 0, excess: None, reset_after_ms: 0, retry_after_ms: None, delay_ms: 0 },
     ban: None,
+    lease: None,
     is_known: false,
     at_ms: 0,
 };

@@ -74,7 +74,7 @@ impl StoreMetrics {
             leased_hits: register.counter("leased_hits_total", "Hits taken from the store in advance by leases.")?,
             unused_leased_hits: register.counter(
                 "unused_leased_hits_total",
-                "Leased hits that no request used before their lease ended; they are refunded.",
+                "Leased hits that no request used before their lease ended; they are returned.",
             )?,
             memory_counters: register.gauge("memory_counters", "Counters in this process's memory.")?,
             memory_bytes: register.gauge(

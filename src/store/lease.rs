@@ -8,10 +8,10 @@
 //! call at a time asks for a hot key, however many requests wait. Near the limit no request waits: each asks the store
 //! itself, for an exact answer.
 //!
-//! When a lease ends, its unused hits are refunded, either by a task that lives for as long as the counter is in use
-//! here or by [`Store::close`]. At most [`COUNTERS`] counters have leases at one time; requests of further counters ask
-//! the store themselves. If the process is killed, or if the store does not take the refund, the leased hits count as
-//! used until their window has passed.
+//! A lease that ends is returned, either by a task that lives for as long as the counter is in use here or by
+//! [`Store::close`]. At most [`COUNTERS`] counters have leases at one time; requests of further counters ask the store
+//! themselves. If the process is killed, or if the store does not take what is returned, all hits of the lease count as
+//! used.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -28,11 +28,12 @@ use tokio::time::Instant;
 use super::Store;
 use super::sharded::{SHARDS, Sharded};
 use crate::engine::algorithm::lease_terms::{Account, Lease, Question};
-use crate::engine::algorithm::{Ask, Limit, Verdict};
+use crate::engine::algorithm::{Ask, LeaseAsk, Limit, Verdict};
 use crate::engine::check::{Check, CheckVerdict, Key, StoreError, Verdicts};
+use crate::instant;
 
-/// Timeout of a refund that no request waits for.
-const REFUND_TIMEOUT: Duration = Duration::from_secs(1);
+/// Timeout of a return that no request waits for.
+const RETURN_TIMEOUT: Duration = Duration::from_secs(1);
 /// The largest number of counters with leases. Each is kept at least for the duration of a lease, with a task and a
 /// timer: a kilobyte or two in all. A lease on a key that differs for each user is useless and must not fill the
 /// memory.
@@ -45,7 +46,7 @@ pub enum LeaseEvent {
     Decided,
     /// This many hits were leased.
     Leased(u32),
-    /// This many leased hits were not used. They are refunded, or stay counted if the store does not take them.
+    /// This many leased hits were not used. They are returned, or count as used if the store does not take them.
     Unused(u32),
 }
 
@@ -64,7 +65,10 @@ struct Book {
     /// Number of requests that may wait for one counter.
     queue: usize,
     on_event: OnEvent,
-    start: tokio::time::Instant,
+    start: Instant,
+    /// For how long the machine has been suspended, and for how long it was at the start.
+    suspended: fn() -> Duration,
+    suspended_before: Duration,
 }
 
 #[derive(Default)]
@@ -83,7 +87,7 @@ struct LeasedCounter {
 }
 
 struct Waiting {
-    /// Zero if the request waits for a refund of everything held.
+    /// Zero if the request waits for the return of the lease.
     hits: u64,
     deadline: Instant,
     answer: oneshot::Sender<Answer>,
@@ -121,7 +125,7 @@ struct Answers(Vec<(oneshot::Sender<Answer>, Answer)>);
 
 /// The next step of a counter's task.
 enum Chore {
-    Sleep(tokio::time::Instant),
+    Sleep(Instant),
     Ask(Refill),
     Forget,
 }
@@ -132,6 +136,11 @@ impl<S: Store> Leases<S> {
     pub fn around(stores: Vec<S>, queue: usize, on_event: OnEvent) -> Vec<Leases<S>> {
         let book = Arc::new(Book::new(queue, on_event));
         stores.into_iter().map(|store| Leases { store: Arc::new(store), book: Arc::clone(&book) }).collect()
+    }
+
+    /// Returns the store for a command that asks about counters: it takes no lease, and knows of those of instances.
+    pub fn of_command(store: S) -> Leases<S> {
+        Leases { store: Arc::new(store), book: Arc::new(Book::new(0, Box::new(|_| {}))) }
     }
 
     /// Decides a request of one limit that has a lease.
@@ -148,13 +157,29 @@ impl<S: Store> Leases<S> {
         if let Some(verdict) = decided {
             return Ok(verdict);
         }
-        let verdicts = self.store.check(from_ref(check), deadline).await?;
-        let verdict = own(&verdicts)?;
+        let verdicts = self.store.check(from_ref(&check.of_leases(LeaseAsk::default())), deadline).await?;
+        let verdict = last(&verdicts)?.own;
         self.book.note(check, verdict);
         Ok(verdict)
     }
 
-    /// Refunds all hits that are held for a counter, including those of a lease that is being taken.
+    /// Decides a request of several checks, or of no take, some of which have leases.
+    async fn check_leased<C: Borrow<Check>>(&self, checks: &[C], deadline: Instant) -> Result<Verdicts, StoreError> {
+        let checks = checks.iter().map(|check| match check.borrow() {
+            check if check.lease.is_some() => check.of_leases(LeaseAsk::default()),
+            check => check.clone(),
+        });
+        let checks: Vec<Check> = checks.collect();
+        for check in &checks {
+            // The counter must know of the hits that are refunded.
+            if check.lease.is_some() && matches!(check.ask, Ask::Refund(_) | Ask::Reset) {
+                self.end(&check.key, deadline).await?;
+            }
+        }
+        self.store.check(&checks, deadline).await
+    }
+
+    /// Returns the lease of a counter, or one that is being taken.
     async fn end(&self, key: &Key, deadline: Instant) -> Result<(), StoreError> {
         if let Some(wait) = self.book.end(key, deadline) {
             self.wait(key, wait, deadline).await?;
@@ -185,18 +210,16 @@ impl<S: Store> Leases<S> {
         }
     }
 
-    async fn put(&self, key: &Key, refill: &Refill) -> Result<Verdict, StoreError> {
+    async fn put(&self, key: &Key, refill: &Refill) -> Result<CheckVerdict, StoreError> {
         let Refill { question, limit, waiting } = refill;
         let latest = waiting.iter().map(|waiting| waiting.deadline).max();
-        let deadline = latest.unwrap_or_else(|| Instant::now() + REFUND_TIMEOUT);
-        let refund = Some(question.refund.into()).filter(|hits| *hits > 0).map(Ask::Refund);
-        let take = Some(question.take.into()).filter(|hits| *hits > 0).map(Ask::Take);
-        let asks = refund.into_iter().chain(take);
-        let checks: Vec<Check> = asks.map(|ask| Check::new(key.clone(), *limit, ask)).collect();
-        own(&self.store.check(&checks, deadline).await?)
+        let deadline = latest.unwrap_or_else(|| Instant::now() + RETURN_TIMEOUT);
+        let ask = Ask::take(question.take).unwrap_or_default();
+        let check = Check::new(key.clone(), *limit, ask).of_leases(question.ask);
+        last(&self.store.check(from_ref(&check), deadline).await?)
     }
 
-    /// Refunds the unused hits of each lease that ends, for as long as the counter is in use.
+    /// Returns each lease that ends, for as long as the counter is in use.
     async fn tend(self, key: Key) {
         loop {
             match self.book.chore(&key) {
@@ -208,10 +231,9 @@ impl<S: Store> Leases<S> {
     }
 }
 
-/// Returns the limit's own verdict on the last check.
-fn own(verdicts: &Verdicts) -> Result<Verdict, StoreError> {
-    let last = verdicts.last().copied().flatten();
-    last.map(|verdict| verdict.own).ok_or(StoreError::Answer)
+/// Returns the verdict on the last check.
+fn last(verdicts: &Verdicts) -> Result<CheckVerdict, StoreError> {
+    verdicts.last().copied().flatten().ok_or(StoreError::Answer)
 }
 
 impl<S> Clone for Leases<S> {
@@ -228,15 +250,12 @@ impl<S: Store> Store for Leases<S> {
         {
             // Boxed to keep the future of a request without a lease small.
             let own = Box::pin(self.decide(check, lease, hits, deadline)).await?;
-            return Ok(smallvec![Some(CheckVerdict { own, ban: None, is_known: false, at_ms: 0 })]);
+            return Ok(smallvec![Some(CheckVerdict { own, ban: None, lease: None, is_known: false, at_ms: 0 })]);
         }
-        // A refund must not find hits of its counter held here.
-        for check in checks.iter().map(Borrow::borrow) {
-            if check.lease.is_some() && matches!(check.ask, Ask::Refund(_) | Ask::Reset) {
-                Box::pin(self.end(&check.key, deadline)).await?;
-            }
+        if checks.iter().all(|check| check.borrow().lease.is_none()) {
+            return self.store.check(checks, deadline).await;
         }
-        self.store.check(checks, deadline).await
+        Box::pin(self.check_leased(checks, deadline)).await
     }
 
     fn known_denial(&self, check: &Check) -> Option<CheckVerdict> {
@@ -255,7 +274,7 @@ impl<S: Store> Store for Leases<S> {
         if lost > 0 {
             tracing::warn!(
                 counters = lost,
-                "leases could not be refunded: their hits count as used until their windows end"
+                "leases could not be returned: all their hits count as used until their windows end"
             );
         }
         self.store.close(deadline).await;
@@ -268,11 +287,17 @@ impl<S: Store> Store for Leases<S> {
 
 impl Book {
     fn new(queue: usize, on_event: OnEvent) -> Book {
-        Book { ledgers: Sharded::default(), queue, on_event, start: tokio::time::Instant::now() }
+        Book::suspended_for(instant::suspended, queue, on_event)
     }
 
+    fn suspended_for(suspended: fn() -> Duration, queue: usize, on_event: OnEvent) -> Book {
+        let (start, suspended_before) = (Instant::now(), suspended());
+        Book { ledgers: Sharded::default(), queue, on_event, start, suspended, suspended_before }
+    }
+
+    /// Returns the time since the start, in which the machine may have been suspended: Redis's clock went on.
     fn now(&self) -> Duration {
-        self.start.elapsed()
+        self.start.elapsed() + (self.suspended)().saturating_sub(self.suspended_before)
     }
 
     /// Runs `act` under the lock of the counter's ledger, and then answers the requests that have waited.
@@ -323,29 +348,31 @@ impl Book {
     }
 
     /// Takes the answer to a question, and returns the next question.
-    fn settle(&self, key: &Key, refill: Refill, verdict: Result<Verdict, StoreError>) -> Option<Refill> {
+    fn settle(&self, key: &Key, refill: Refill, verdict: Result<CheckVerdict, StoreError>) -> Option<Refill> {
         self.with_ledger(key, |ledger, answers| {
             let counter = ledger.counters.get_mut(key)?;
             let question = &refill.question;
-            let answer = verdict.map(|verdict| counter.account.answered(question, verdict, self.now()));
-            if let Ok(Some(_)) = answer {
-                (self.on_event)(LeaseEvent::Leased(question.lease()));
+            let granted = verdict.as_ref().ok().and_then(|verdict| verdict.lease).unwrap_or_default();
+            let answer = verdict
+                .map(|verdict| counter.account.answered(question, (verdict.own, granted, verdict.at_ms), self.now()));
+            if granted.hits > 0 {
+                (self.on_event)(LeaseEvent::Leased(granted.hits));
             }
-            if question.refund > 0 {
-                (self.on_event)(LeaseEvent::Unused(question.refund));
+            if question.unused() > 0 {
+                (self.on_event)(LeaseEvent::Unused(question.unused()));
             }
             answers.0.extend(refill.waiting.into_iter().map(|waiting| (waiting.answer, answer.clone())));
             counter.refill(self, answers)
         })
     }
 
-    /// Ends the lease of a counter, including one that is being taken. The caller waits for the refund. Returns `None`
-    /// if there is nothing to refund.
+    /// Ends the lease of a counter, including one that is being taken. The caller waits for its return. Returns `None`
+    /// if there is nothing to return.
     fn end(&self, key: &Key, deadline: Instant) -> Option<Wait> {
         self.with_ledger(key, |ledger, answers| {
             let counter = ledger.counters.get_mut(key)?;
             counter.account.end();
-            (counter.busy || counter.account.held() > 0).then(|| counter.wait(0, deadline, self, answers))
+            (counter.busy || counter.account.owes()).then(|| counter.wait(0, deadline, self, answers))
         })
     }
 
@@ -354,7 +381,7 @@ impl Book {
             let Some(counter) = ledger.counters.get_mut(key) else { return Chore::Forget };
             let now = self.now();
             if counter.busy {
-                return Chore::Sleep(self.start + now + counter.account.lease().ttl());
+                return Chore::Sleep(Instant::now() + counter.account.lease().ttl());
             }
             if let Some(refill) = counter.refill(self, answers) {
                 return Chore::Ask(refill);
@@ -363,7 +390,7 @@ impl Book {
                 ledger.counters.remove(key);
                 return Chore::Forget;
             }
-            Chore::Sleep(self.start + counter.account.next_check())
+            Chore::Sleep(Instant::now() + counter.account.next_check().saturating_sub(now))
         })
     }
 }
@@ -433,7 +460,7 @@ mod tests {
     use std::task::{Context, Wake, Waker};
 
     use super::*;
-    use crate::engine::algorithm::{Algorithm, Options};
+    use crate::engine::algorithm::{Algorithm, Granted, Options};
     use crate::engine::check::Origin;
     use crate::store::memory::MemoryStore;
 
@@ -444,7 +471,7 @@ mod tests {
     fn check(name: &str) -> (Check, Lease) {
         let limit = Limit::new(Algorithm::SlidingWindow, 1_000, Duration::from_secs(60), Options::default()).unwrap();
         let key = Key::new("", name, &[], |_| None, &limit, Origin::Rule);
-        let lease = Lease::new(50, Duration::from_secs(10), &limit).unwrap();
+        let lease = Lease::new(1_000, Some(Duration::from_secs(10)), &limit).unwrap();
         (Check { lease: Some(lease), ..Check::new(key, limit, Ask::Take(1)) }, lease)
     }
 
@@ -454,7 +481,7 @@ mod tests {
 
     fn find(book: &Book, name: &str) -> Found {
         let (check, lease) = check(name);
-        book.find(&check, lease, 1, Instant::now() + REFUND_TIMEOUT).unwrap()
+        book.find(&check, lease, 1, Instant::now() + RETURN_TIMEOUT).unwrap()
     }
 
     /// Checks, each time it is woken, that the ledger is unlocked.
@@ -495,7 +522,7 @@ mod tests {
     async fn after_a_panic_of_the_store_the_counter_is_asked_for_again() {
         let leases = Leases::around(vec![Fragile::default()], 100, Box::new(|_| {})).pop().unwrap();
         let (check, _) = check("ann");
-        let ask = async || leases.check(from_ref(&check), Instant::now() + REFUND_TIMEOUT).await;
+        let ask = async || leases.check(from_ref(&check), Instant::now() + RETURN_TIMEOUT).await;
         // The first request makes the counter known, so the second one waits for a lease.
         ask().await.unwrap();
         leases.store.panics.store(true, Ordering::Relaxed);
@@ -525,7 +552,9 @@ mod tests {
         let refill = refills.pop().unwrap();
         assert_eq!((refills.len(), refill.waiting.len()), (0, 1), "one asks for all");
         // The store answers the first request, the lease the others.
-        book.settle(&ann.key, refill, Ok(remaining(900)));
+        let granted = Granted { hits: 20, until_ms: 10_000, out: 20 };
+        let (own, lease) = (remaining(900), Some(granted));
+        book.settle(&ann.key, refill, Ok(CheckVerdict { own, ban: None, lease, is_known: false, at_ms: 0 }));
         assert!(answers.iter_mut().all(|answer| matches!(answer.try_recv(), Ok(Ok(Some(_))))));
         assert_eq!((watch.woken.load(Ordering::Relaxed), watch.free.load(Ordering::Relaxed)), (3, 3));
     }
@@ -544,6 +573,24 @@ mod tests {
         tokio::time::advance(Duration::from_secs(10)).await;
         assert!(matches!(book.chore(&key), Chore::Forget));
         assert!(kept(&find(&book, &refused)));
+    }
+
+    #[test]
+    fn a_lease_ends_while_the_machine_is_suspended() {
+        static SUSPENDED_S: AtomicU32 = AtomicU32::new(7);
+        let suspended = || Duration::from_secs(SUSPENDED_S.load(Ordering::Relaxed).into());
+        let book = Book::suspended_for(suspended, 1_000, Box::new(|_| {}));
+        let (ann, _) = check("ann");
+        assert!(matches!(find(&book, "ann"), Found::New));
+        book.note(&ann, remaining(999));
+        let Found::Waits(Wait { refill: Some(refill), .. }) = find(&book, "ann") else { panic!("there is no lease") };
+        let granted = Granted { hits: 20, until_ms: 10_000, out: 20 };
+        let (own, lease) = (remaining(900), Some(granted));
+        book.settle(&ann.key, refill, Ok(CheckVerdict { own, ban: None, lease, is_known: false, at_ms: 0 }));
+        SUSPENDED_S.store(16, Ordering::Relaxed);
+        assert!(matches!(find(&book, "ann"), Found::Decided(_)), "of 10 s");
+        SUSPENDED_S.store(17, Ordering::Relaxed);
+        assert!(matches!(find(&book, "ann"), Found::Waits(_)));
     }
 
     #[test]

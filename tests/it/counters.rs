@@ -172,7 +172,7 @@ async fn a_reset_over_http_is_in_force_at_once_also_where_redis_is_known_to_deny
 domain: shop
 descriptors:
   - {key: user, rate_limit: {unit: year, requests_per_unit: 2}}
-  - {key: leased, rate_limit: {unit: year, requests_per_unit: 2, lease: {size: 2, ttl: 10s}}}
+  - {key: leased, rate_limit: {unit: year, requests_per_unit: 2, lease: {unused: 50%, ttl: 10s}}}
   - {key: banned, rate_limit: {unit: year, requests_per_unit: 2, penalty: {after: 1, within: 1h, ban: 1d}}}
 ";
     let redis = Redis::start();

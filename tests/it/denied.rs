@@ -15,7 +15,7 @@ descriptors:
   - {key: user, rate_limit: {unit: year, requests_per_unit: 5}}
   - {key: counted, rate_limit: {unit: year, requests_per_unit: 5, count_denied: true}}
   - {key: brief, rate_limit: {period: 300ms, requests_per_unit: 5}}
-  - {key: hot, rate_limit: {unit: year, requests_per_unit: 200, lease: {size: 20, ttl: 10s}}}
+  - {key: hot, rate_limit: {unit: year, requests_per_unit: 200, lease: {unused: 20%, ttl: 10s}}}
   - {key: other, rate_limit: {unit: year, requests_per_unit: 1000}}
   - {key: banned, rate_limit: {unit: year, requests_per_unit: 5, penalty: {after: 10, within: 1h, ban: 1d}}}
 ";

@@ -14,8 +14,9 @@ use support::tollgate::{Tollgate, request};
 use support::wait_until_async;
 use tokio::time::Instant;
 use tollgate::engine::algorithm::lease_terms::{Account, Lease, LeaseError};
-use tollgate::engine::algorithm::{Algorithm, Ask, Limit, MAX_PERIOD, Options, Verdict};
+use tollgate::engine::algorithm::{Algorithm, Ask, LeaseAsk, Limit, MAX_PERIOD, Options, Verdict};
 use tollgate::engine::check::{Check, Key, Origin, StoreError, Verdicts};
+use tollgate::engine::clock::Clock;
 use tollgate::store::Store;
 use tollgate::store::denied::{Denials, DeniedCache};
 use tollgate::store::lease::{LeaseEvent, Leases};
@@ -28,30 +29,26 @@ fn sliding_log(number: u32, period_ms: u64) -> Limit {
     Limit::new(Algorithm::SlidingLog, number, Duration::from_millis(period_ms), Options::default()).unwrap()
 }
 
-fn lease(size: u32, ttl_ms: u64, limit: &Limit) -> Lease {
-    Lease::new(size, Duration::from_millis(ttl_ms), limit).unwrap()
+/// Returns leases of which so many hits may be out.
+fn lease(most: u32, ttl_ms: u64, limit: &Limit) -> Lease {
+    let unused = u64::from(most) * 10_000 / u64::from(limit.capacity());
+    Lease::new(u16::try_from(unused).unwrap(), Some(Duration::from_millis(ttl_ms)), limit).unwrap()
 }
 
 #[test]
-fn a_lease_is_an_eighth_of_what_remains_and_near_the_limit_there_is_none() {
+fn a_lease_is_as_large_as_the_demand_and_near_the_limit_there_is_none() {
     let limit = sliding_log(1_000, 60_000);
-    let size = |remaining, demand| {
-        let mut account = Account::new(limit, lease(50, 100, &limit), Duration::ZERO);
+    let asks = |remaining, demand| {
+        let mut account = Account::new(limit, lease(100, 100, &limit), Duration::ZERO);
         let told =
             Verdict { allowed: true, remaining, excess: None, reset_after_ms: 1, retry_after_ms: Some(0), delay_ms: 0 };
         account.question(demand, Duration::ZERO);
         account.note(&limit, told, Duration::ZERO);
-        account.question(1, Duration::ZERO).take.saturating_sub(1)
+        let question = account.question(1, Duration::ZERO);
+        (question.take, question.ask.want)
     };
-    assert_eq!(
-        [1_000, 400, 399, 80, 16, 8, 7, 1, 0].map(|remaining| size(remaining, 100)),
-        [50, 50, 49, 10, 2, 1, 0, 0, 0]
-    );
-    assert_eq!(
-        [0, 1, 5, 24, 100].map(|demand| size(1_000, demand)),
-        [2, 4, 12, 50, 50],
-        "as much as is asked for, twice"
-    );
+    assert_eq!([1_000, 8, 7, 1, 0].map(|remaining| asks(remaining, 9)), [(1, 20), (1, 20), (0, 0), (0, 0), (0, 0)]);
+    assert_eq!([0, 1, 5, 24].map(|demand| asks(1_000, demand).1), [2, 4, 12, 50], "as much as is asked for, twice");
 }
 
 #[test]
@@ -59,16 +56,26 @@ fn what_cannot_be_leased_is_refused() {
     let limit = |algorithm, count_denied| {
         Limit::new(algorithm, 5, Duration::from_secs(1), Options { count_denied, ..Options::default() }).unwrap()
     };
-    let error = |size, ttl_ms, limit: Limit| Lease::new(size, Duration::from_millis(ttl_ms), &limit).err();
+    let new = |percent: u16, ttl_ms: u64, limit: Limit| {
+        Lease::new(percent * 100, Some(Duration::from_millis(ttl_ms)), &limit)
+    };
+    let error = |percent, ttl_ms, limit| new(percent, ttl_ms, limit).err();
     let window = limit(Algorithm::SlidingWindow, None);
-    assert_eq!([error(1, 1, window), error(5, 1_000, window)], [None, None]);
-    assert_eq!(error(0, 100, window), Some(LeaseError::ZeroSize));
-    assert_eq!(error(6, 100, window), Some(LeaseError::Size(5)));
-    assert_eq!([error(5, 0, window), error(5, 10_001, window)], [Some(LeaseError::Ttl); 2]);
-    assert_eq!(error(5, 1_001, window), Some(LeaseError::Period(Duration::from_secs(1))));
-    assert_eq!(error(5, 100, limit(Algorithm::FixedWindow, None)), Some(LeaseError::CountDenied));
-    assert_eq!(error(5, 100, limit(Algorithm::FixedWindow, Some(false))), None);
-    assert_eq!(error(5, 100, limit(Algorithm::Concurrency, None)), Some(LeaseError::Holders));
+    assert_eq!([error(20, 1, window), error(50, 1_000, window)], [None, None]);
+    assert_eq!([new(20, 1, window), new(50, 1, window)].map(|lease| lease.unwrap().most()), [1, 2]);
+    assert_eq!(error(19, 100, window), Some(LeaseError::None(5)));
+    assert_eq!(error(51, 100, window), Some(LeaseError::Part));
+    assert_eq!([error(50, 0, window), error(50, 30_001, window)], [Some(LeaseError::Ttl); 2]);
+    assert_eq!(error(50, 1_001, window), Some(LeaseError::Period(Duration::from_secs(1))));
+    assert_eq!(error(50, 100, limit(Algorithm::FixedWindow, None)), Some(LeaseError::CountDenied));
+    assert_eq!(error(50, 100, limit(Algorithm::FixedWindow, Some(false))), None);
+    assert_eq!(error(50, 100, limit(Algorithm::Concurrency, None)), Some(LeaseError::Holders));
+    let ttl = |limit: &Limit| Lease::new(5_000, None, limit).unwrap().ttl();
+    assert_eq!(
+        [ttl(&window), ttl(&sliding_log(5, 3)), ttl(&sliding_log(5, 86_400_000))].map(|ttl| ttl.as_millis()),
+        [500, 1, 30_000],
+        "half of the period"
+    );
 }
 
 /// A store that counts calls and can fail.
@@ -135,7 +142,7 @@ impl Desk {
 
     /// Returns the remaining hits in the store.
     fn remaining(&self, check: &Check) -> u32 {
-        own(self.memory.decide(&[taking(0, check)])).remaining
+        own(self.memory.decide(&[stored(0, check)])).remaining
     }
 
     fn asked(&self) -> u64 {
@@ -146,11 +153,16 @@ impl Desk {
 fn leased(name: &str, number: u32) -> Check {
     let limit = Limit::new(Algorithm::SlidingWindow, number, MAX_PERIOD, Options::default()).unwrap();
     let key = Key::new("", name, &[], |_| None, &limit, Origin::Rule);
-    Check { lease: Some(lease(50.min(number), 10_000, &limit)), ..Check::new(key, limit, Ask::Take(1)) }
+    Check { lease: Some(lease(100.min(number / 2), 10_000, &limit)), ..Check::new(key, limit, Ask::Take(1)) }
 }
 
 fn taking(hits: u64, check: &Check) -> Check {
     Check { ask: Ask::take(hits).unwrap(), ..check.clone() }
+}
+
+/// Returns the check as the store gets it from an instance that takes no lease.
+fn stored(hits: u64, check: &Check) -> Check {
+    taking(hits, check).of_leases(LeaseAsk::default())
 }
 
 async fn ask<S: Store>(store: &S, check: &Check) -> Verdict {
@@ -188,7 +200,7 @@ async fn what_is_left_at_the_end_is_given_back_and_nothing_is_kept() {
     desk.warm_up(&check).await;
     let passed = 1_000 - desk.ask(&check).await.remaining;
     assert!(desk.remaining(&check) < 1_000 - passed, "more is charged than has passed");
-    tokio::time::sleep(Duration::from_secs(11)).await;
+    tokio::time::sleep(Duration::from_secs(21)).await;
     assert_eq!(desk.remaining(&check), 1_000 - passed);
     tokio::time::sleep(Duration::from_secs(11)).await;
     let asked = desk.asked();
@@ -203,7 +215,7 @@ async fn every_leased_hit_is_used_or_told_as_unused() {
     for _ in 0..100 {
         assert!(desk.ask(&check).await.allowed);
     }
-    tokio::time::sleep(Duration::from_secs(11)).await;
+    tokio::time::sleep(Duration::from_secs(21)).await;
     assert_eq!(desk.remaining(&check), 900, "nothing is held any more");
     let told = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let (leased, unused, decided) = (told(&desk.leased), told(&desk.unused), told(&desk.decided));
@@ -219,7 +231,7 @@ async fn a_changed_rule_ends_a_lease_at_once() {
     let passed = 1_000 - desk.ask(&check).await.remaining;
     let number = Check { lease: leased("", 100).lease, limit: leased("", 100).limit, ..check.clone() };
     assert_eq!(desk.ask(&number).await.remaining, 100 - passed - 1);
-    let ttl = Check { lease: Some(lease(50, 100, &check.limit)), ..check.clone() };
+    let ttl = Check { lease: Some(lease(100, 100, &check.limit)), ..check.clone() };
     desk.ask(&ttl).await;
     assert_eq!(desk.remaining(&check), 1_000 - passed - 2, "nothing is held by the terms that were");
     // The same check without a lease asks the store; leased hits are refunded when the lease ends.
@@ -260,12 +272,12 @@ async fn a_known_denial_ends_with_the_lease_that_it_is_for() {
     for _ in 0..10 {
         ask(&leases, &ann).await;
     }
-    let left = own(memory.decide(&[taking(0, &ann)])).remaining;
-    assert!(left < 990 && own(memory.decide(&[taking(left.into(), &ann)])).allowed, "the rest is taken by others");
+    let left = own(memory.decide(&[stored(0, &ann)])).remaining;
+    assert!(left < 990 && own(memory.decide(&[stored(left.into(), &ann)])).allowed, "the rest is taken by others");
     // A request with several limits does not use the lease.
     let both = [ann.clone(), bob];
     assert!(!own(leases.check(&both, soon()).await).allowed);
-    tokio::time::sleep(Duration::from_secs(11)).await;
+    tokio::time::sleep(Duration::from_secs(21)).await;
     assert!(ask(&leases, &ann).await.allowed, "what was held has been refunded");
 }
 
@@ -404,11 +416,11 @@ async fn exactly_the_limit_passes_through_processes_that_lease_from_one_counter(
 const RULES: &str = "
 domain: shop
 descriptors:
-  - {key: hot, rate_limit: {unit: year, requests_per_unit: 100000, lease: {size: 50, ttl: 10s}}}
-  - {key: near, rate_limit: {unit: year, requests_per_unit: 1000, lease: {size: 50, ttl: 10s}}}
+  - {key: hot, rate_limit: {unit: year, requests_per_unit: 100000, lease: {unused: 0.1%, ttl: 10s}}}
+  - {key: near, rate_limit: {unit: year, requests_per_unit: 1000, lease: {unused: 10%, ttl: 10s}}}
   - key: closed
-    rate_limit: {unit: year, requests_per_unit: 100000, failure_mode: closed, lease: {size: 50, ttl: 10s}}
-  - {key: brief, rate_limit: {unit: year, requests_per_unit: 1000, lease: {size: 50, ttl: 100ms}}}
+    rate_limit: {unit: year, requests_per_unit: 100000, failure_mode: closed, lease: {unused: 0.1%, ttl: 10s}}
+  - {key: brief, rate_limit: {unit: year, requests_per_unit: 1000, lease: {unused: 10%, ttl: 100ms}}}
 ";
 
 fn start(redis: &Redis, settings: &[&str]) -> Tollgate {
@@ -492,7 +504,7 @@ async fn while_redis_is_away_a_lease_goes_on_and_then_failure_modes_answer() {
     assert_eq!(passed(&service, "closed", 500).await, 500);
     redis.freeze();
     let answered = passed(&service, "closed", 500).await;
-    assert!(answered <= 50, "{answered} by a lease of 50");
+    assert!(answered <= 50, "{answered} by a lease of half of 100");
     redis.thaw();
     wait_until_async("the limit is decided again", async || passed(&service, "closed", 20).await == 20).await;
 }
@@ -508,4 +520,64 @@ async fn a_changed_rule_is_in_force_at_once_also_for_what_is_leased() {
     service.change_rules(&RULES.replace("100000", "2000"));
     wait_until_async("the next is", async || remaining(&service, "hot").await == 1_000).await;
     assert_eq!(passed(&service, "hot", 2_000).await, 1_000);
+}
+
+/// The clock of the store: that of the test.
+struct Paused(Instant);
+
+impl Clock for Paused {
+    fn now(&self) -> u64 {
+        1_784_000_000_000 + u64::try_from(self.0.elapsed().as_millis()).unwrap()
+    }
+}
+
+/// What instances ask the store, and what passes, of a key that is asked for so often.
+#[derive(Debug)]
+struct Asked {
+    calls_per_decision: f64,
+    passed_per_minute: f64,
+}
+
+/// Lets instances share a limit of 1,000 a minute for ten minutes, in which requests come at random.
+async fn share(instances: usize, unused: Option<u16>, per_minute: f64) -> Asked {
+    let limit = Limit::new(Algorithm::SlidingWindow, 1_000, Duration::from_secs(60), Options::default()).unwrap();
+    let lease = unused.map(|percent| Lease::new(percent * 100, None, &limit).unwrap());
+    let check =
+        Check { lease, ..Check::new(Key::new("", "d", &[], |_| None, &limit, Origin::Rule), limit, Ask::Take(1)) };
+    let memory = Arc::new(MemoryStore::new(Paused(Instant::now()), usize::MAX));
+    let asked = Arc::<AtomicU64>::default();
+    let instance = || {
+        let store = Watched { store: Arc::clone(&memory), asked: Arc::clone(&asked), fails: Arc::default() };
+        Leases::around(vec![store], 1_000, Box::new(|_| {})).pop().unwrap()
+    };
+    let instances: Vec<_> = (0..instances).map(|_| instance()).collect();
+    let mut rng = fastrand::Rng::with_seed(1);
+    let (begin, mut decisions, mut passed, mut passed_late) = (Instant::now(), 0_u32, 0_u32, 0_u32);
+    while begin.elapsed() < Duration::from_secs(600) {
+        tokio::time::sleep(Duration::from_secs_f64(-rng.f64().ln() * 60.0 / per_minute)).await;
+        let verdict = ask(&instances[rng.usize(..instances.len())], &check).await;
+        decisions += 1;
+        passed += u32::from(verdict.allowed);
+        // After the first windows.
+        passed_late += u32::from(verdict.allowed && begin.elapsed() > Duration::from_secs(120));
+    }
+    assert!(passed > 0);
+    let calls = u32::try_from(asked.load(Ordering::Relaxed)).unwrap();
+    Asked {
+        calls_per_decision: f64::from(calls) / f64::from(decisions),
+        passed_per_minute: f64::from(passed_late) / 8.0,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn leases_save_most_calls_for_keys_below_their_limit_and_cost_little_of_it_above() {
+    let without = share(4, None, 1_500.0).await;
+    for (instances, unused, most_calls) in [(1, 5, 0.045), (4, 5, 0.1), (4, 10, 0.06), (16, 10, 0.25)] {
+        let below = share(instances, Some(unused), 500.0).await;
+        let above = share(instances, Some(unused), 1_500.0).await;
+        println!("{instances} instances, {unused} %: {below:?}; above the limit {above:?}");
+        assert!(below.calls_per_decision < most_calls, "{instances} instances, {unused} %: {below:?}");
+        let lost = 1.0 - above.passed_per_minute / without.passed_per_minute;
+        assert!(lost < f64::from(unused) / 100.0, "{instances} instances, {unused} %: {lost} of it lost");
+    }
 }

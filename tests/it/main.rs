@@ -47,6 +47,7 @@ mod http2;
 mod ietf;
 mod json;
 mod judge;
+mod leased;
 mod leases;
 mod logs;
 mod notify;

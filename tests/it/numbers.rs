@@ -30,7 +30,7 @@ descriptors:
       cost: 2
   - key: hot
     rate_limit:
-      {unit: minute, requests_per_unit: 100, number: {from: request, max: 1000}, lease: {size: 50, ttl: 100ms}}
+      {unit: minute, requests_per_unit: 100, number: {from: request, max: 1000}, lease: {unused: 50%, ttl: 100ms}}
   - {key: plain, rate_limit: {unit: minute, requests_per_unit: 10, failure_mode: closed}}
 ";
 

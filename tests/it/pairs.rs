@@ -62,8 +62,8 @@ impl Case {
         let (algorithm, own) = (self.algorithm, |key: &str| self.has(key));
         let mut says: Vec<(&str, &str)> = Vec::new();
         for Term { key, .. } in self.options.iter().filter(|term| !term.is_beside) {
-            // A bucket of the other example is smaller than the example of a lease.
-            says.push((key.name, if key.name == "lease" { "{size: 10, ttl: 100ms}" } else { key.example }));
+            // Of a bucket of the other example, the example of a lease is less than a hit.
+            says.push((key.name, if key.name == "lease" { "{unused: 20%, ttl: 100ms}" } else { key.example }));
         }
         if self.is_counted() {
             says.extend([("algorithm", algorithm.name()), ("requests_per_unit", number)]);

@@ -48,7 +48,7 @@ descriptors:
   - key: banned
     rate_limit: {unit: year, requests_per_unit: 1, penalty: {after: 3, within: 10m, ban: 1h}}
   - key: leased
-    rate_limit: {unit: year, requests_per_unit: 1000, count_denied: false, lease: {size: 50, ttl: 10s}}
+    rate_limit: {unit: year, requests_per_unit: 1000, count_denied: false, lease: {unused: 10%, ttl: 10s}}
   - key: strict
     rate_limit: {unit: year, requests_per_unit: 60, failure_mode: closed}
 ";

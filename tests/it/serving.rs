@@ -136,7 +136,13 @@ impl Store for Crowded {
             retry_after_ms: Some(1),
             delay_ms: 0,
         };
-        check.key.as_str().contains("user=denied").then_some(CheckVerdict { own, ban: None, is_known: true, at_ms: 0 })
+        check.key.as_str().contains("user=denied").then_some(CheckVerdict {
+            own,
+            ban: None,
+            lease: None,
+            is_known: true,
+            at_ms: 0,
+        })
     }
 }
 

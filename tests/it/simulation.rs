@@ -42,7 +42,22 @@ descriptors:
     rate_limit: {algorithm: token_bucket, period: 1s, requests_per_unit: NUMBER, burst: 6, failure_mode: local}
   - key: hot
     rate_limit:
-      {algorithm: sliding_log, period: 2s, requests_per_unit: MANY, lease: {size: 10, ttl: 200ms}, failure_mode: error}
+      algorithm: sliding_log
+      period: 2s
+      requests_per_unit: MANY
+      lease: {unused: 20%, ttl: 200ms}
+      failure_mode: error
+  - {key: lent, rate_limit: {period: 1s, requests_per_unit: MANY, lease: {unused: 20%, ttl: 250ms}, failure_mode: open}}
+  - key: tokens
+    rate_limit:
+      {algorithm: token_bucket, period: 1s, requests_per_unit: MANY, lease: {unused: 20%, ttl: 150ms}}
+  - key: minute
+    rate_limit:
+      algorithm: fixed_window
+      period: 1s
+      requests_per_unit: MANY
+      count_denied: false
+      lease: {unused: 20%, ttl: 400ms}
   - {key: counted, rate_limit: {algorithm: fixed_window, period: 1s, requests_per_unit: NUMBER}}
   - {key: banned, rate_limit: {period: 100ms, requests_per_unit: 2, penalty: {after: 3, within: 10s, ban: 2s}}}
   - key: slow
@@ -59,7 +74,8 @@ descriptors:
 
 /// The numbers of a rule, which change during a run.
 const NUMBERS: [u32; 3] = [4, 2, 0];
-const KEYS: [&str; 9] = ["window", "log", "bucket", "hot", "counted", "banned", "slow", "both", "run"];
+const KEYS: [&str; 12] =
+    ["window", "log", "bucket", "hot", "lent", "tokens", "minute", "counted", "banned", "slow", "both", "run"];
 /// An instance's timeout for the store.
 const TIMEOUT: Duration = Duration::from_millis(100);
 /// Each so many'th seed is run twice, to compare what deletion at expiry changes: nothing.
@@ -149,7 +165,7 @@ impl Run {
         let world = Arc::new(Mutex::new(World::new(weather, rng.fork())));
         let replicas: Vec<_> =
             (0..rng.usize(1..4)).map(|_| Self::replica(scenario, &world, weather.shadow_mode)).collect();
-        let judge = Arc::new(Mutex::new(Judge::new(Arc::clone(scenario), replicas.len(), weather)));
+        let judge = Arc::new(Mutex::new(Judge::new(Arc::clone(scenario), weather)));
         let mut keys = scenario.keys.clone();
         if rng.bool() {
             rng.shuffle(&mut keys);

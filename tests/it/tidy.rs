@@ -295,7 +295,8 @@ fn the_core_knows_neither_the_wire_nor_the_clock() {
         let (module, text) = (room(&path), source(&path));
         let code = text.split("#[cfg(test)]").next().unwrap();
         if !OUTSIDE.contains(&module.as_str()) && module != "lib" {
-            assert!(!code.contains("tonic"), "{} speaks gRPC", path.display());
+            // Not each word that ends so: there is a monotonic clock.
+            assert!(!["tonic::", "tonic_"].iter().any(|word| code.contains(word)), "{} speaks gRPC", path.display());
         }
         if module == "engine" {
             for word in ["Instant", "SystemTime", "tokio", "std::fs", "async"] {
@@ -379,7 +380,8 @@ fn every_algorithm_is_one_pair_of_files() {
     let names: BTreeSet<String> = Algorithm::ALL.iter().map(|algorithm| algorithm.name().to_owned()).collect();
     let rust: BTreeSet<String> = &stems("src/engine/algorithm", "rs")
         - &BTreeSet::from(
-            ["mod", "ask", "bucket", "calendar", "lease_terms", "limit", "options", "penalty"].map(str::to_owned),
+            ["mod", "ask", "bucket", "calendar", "lease_terms", "leased", "limit", "options", "penalty"]
+                .map(str::to_owned),
         );
     let lua = &stems("lua", "lua")
         - &BTreeSet::from(
@@ -390,6 +392,7 @@ fn every_algorithm_is_one_pair_of_files() {
                 "alone",
                 "scattered",
                 "penalty",
+                "leased",
                 "usage",
                 "rights",
                 "adjustments",

@@ -16,10 +16,13 @@ use support::limits::{
 };
 use support::redis::Redis;
 use tollgate::engine::algorithm::{
-    Algorithm, Ask, Caller, Charge, Effect, Limit, MAX_HITS, NamedWindow, Options, Outcome, Penalty, State, penalty,
+    Algorithm, Ask, Caller, Charge, Effect, Granted, LeaseAsk, Limit, MAX_HITS, NamedWindow, Options, Outcome, Penalty,
+    Returned, State, leased, penalty,
 };
 use tollgate::engine::check::group;
-use tollgate::engine::check::{Check, CheckVerdict, Key, Occasion, Origin, Penalized, Recorded, StoreError, Verdicts};
+use tollgate::engine::check::{
+    Check, CheckVerdict, Key, Leased, Occasion, Origin, Penalized, Recorded, StoreError, Verdicts,
+};
 use tollgate::engine::clock::Clock;
 use tollgate::engine::descriptor::Role;
 use tollgate::engine::usage::{Period, Totals, Usage};
@@ -32,8 +35,23 @@ const HOUR_MS: i64 = 60 * 60 * 1000;
 /// A call: the step of the clock, and for each of its requests the counters, hits and holders.
 type Step = (Move, Vec<Vec<Asked>>);
 
-/// A counter, a change of its limit, the caller, the hits, the role, and the record of its usage.
-type Asked = (usize, Option<Change>, Caller, Wants, Role, Occasion);
+/// A counter, a change of its limit, the caller, the hits, the role, the record of its usage, and what is asked of its
+/// leases.
+type Asked = (usize, Option<Change>, Caller, Wants, Role, Occasion, Lends);
+
+/// A question about leases.
+#[derive(Clone, Debug)]
+struct Lends {
+    /// Which of the leases so far is returned, perhaps repeatedly.
+    returns: Option<prop::sample::Index>,
+    used: u32,
+    want: u32,
+    ttl_ms: u64,
+    most: u32,
+}
+
+/// The leases so far, by the counter.
+type Grants = Vec<(Key, Granted)>;
 
 #[derive(Clone, Debug)]
 enum Wants {
@@ -80,7 +98,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         prop_oneof![-9..9_i64, -(MAX_HITS as i64)..=MAX_HITS as i64].prop_map(|hits| Occasion::Exempt { hits });
     let refused = (1..=MAX_HITS).prop_map(|hits| Occasion::Denied { hits });
     let occasion = prop_oneof![8 => Just(Occasion::Decided), 1 => refused, 1 => undone, 1 => exempt];
-    let alone = (0..3_usize, change, caller, wants, role, occasion).boxed();
+    let alone = (0..3_usize, change, caller, wants, role, occasion, any_lends()).boxed();
     let request = prop::collection::vec(alone.clone(), 1..5);
     // A call with a single check has a separate script.
     let calls = prop_oneof![
@@ -90,9 +108,18 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec((moves, calls), 1..25)
 }
 
-/// A limit, the penalty behind it, the window in its counter's name, where it is a fixed one of no calendar, and what
-/// is kept of its use, with or without a tag.
-type Limited = (Limit, Option<Penalty>, Option<NamedWindow>, Option<(Usage, bool)>);
+/// Ends of leases meet, and no lease is too long.
+fn any_lends() -> impl Strategy<Value = Lends> {
+    let ttl_ms = prop_oneof![1..40_u64, Just(100), 1..=leased::MAX_TTL_MS];
+    let want = prop_oneof![Just(0), 1..60_u32, any::<u32>()];
+    let most = prop_oneof![Just(0), 1..60_u32, any::<u32>()];
+    (prop::option::of(any::<prop::sample::Index>()), 0..60_u32, want, ttl_ms, most)
+        .prop_map(|(returns, used, want, ttl_ms, most)| Lends { returns, used, want, ttl_ms, most })
+}
+
+/// A limit, the penalty behind it, the window in its counter's name, where it is a fixed one of no calendar, what is
+/// kept of its use, with or without a tag, and whether it has leases, where it can.
+type Limited = (Limit, Option<Penalty>, Option<NamedWindow>, Option<(Usage, bool)>, bool);
 
 fn any_usage() -> impl Strategy<Value = (Usage, bool)> {
     (prop::sample::select(&Period::ALL[..]), 1..3_660_u64, any::<bool>())
@@ -100,10 +127,10 @@ fn any_usage() -> impl Strategy<Value = (Usage, bool)> {
 }
 
 /// Returns the checks of a request. Each descriptor has up to two limits, which share its role and whether it refunds.
-fn checks(limits: &[Limited], charges: &Charges, asked: &[Asked]) -> Vec<Check> {
-    let check = |(i, (counter, change, caller, wants, _, occasion)): (usize, &Asked)| {
-        let (descriptor, (.., first, role, _)) = (i / 2, &asked[i - i % 2]);
-        let (limit, penalty, window, usage) = limits[counter % limits.len()];
+fn checks(limits: &[Limited], (charges, grants): (&Charges, &Grants), asked: &[Asked]) -> Vec<Check> {
+    let check = |(i, (counter, change, caller, wants, _, occasion, lends)): (usize, &Asked)| {
+        let (descriptor, (.., first, role, _, _)) = (i / 2, &asked[i - i % 2]);
+        let (limit, penalty, window, usage, leases) = limits[counter % limits.len()];
         let is_aligned = limit.algorithm() == Algorithm::FixedWindow && limit.options().time_zone.is_none();
         let window = window.filter(|_| is_aligned);
         let limit = change.as_ref().and_then(|change| change.of(&limit)).unwrap_or(limit);
@@ -127,9 +154,22 @@ fn checks(limits: &[Limited], charges: &Charges, asked: &[Asked]) -> Vec<Check> 
         let recorded =
             usage.map(|(usage, tag)| Recorded { usage, tag: tag.then(|| "d|key=value".into()), occasion: *occasion });
         let caller = Caller { window, ..caller };
-        Check { penalty, caller, role: *role, descriptor, recorded, ..Check::new(key, limit, wants) }
+        let leased = (leases && window.is_none() && limit.no_lease().is_none()).then(|| lends.of(&key, grants));
+        Check { penalty, leased, caller, role: *role, descriptor, recorded, ..Check::new(key, limit, wants) }
     };
     asked.iter().enumerate().map(check).collect()
+}
+
+impl Lends {
+    fn of(&self, counter: &Key, grants: &Grants) -> Leased {
+        let granted: Vec<&Granted> = grants.iter().filter(|(of, _)| of == counter).map(|(_, one)| one).collect();
+        let returned = self.returns.filter(|_| !granted.is_empty()).map(|which| {
+            let Granted { until_ms, hits, .. } = *granted[which.index(granted.len())];
+            Returned { until_ms, hits, used: self.used.min(hits) }
+        });
+        let Lends { want, ttl_ms, most, .. } = *self;
+        Leased { key: counter.of_leases(), ask: LeaseAsk { returned, want, ttl_ms, most } }
+    }
 }
 
 /// The counters of a request, and whether each is a list.
@@ -137,6 +177,7 @@ fn counters(checks: &[Check]) -> Vec<(&Key, bool)> {
     let mut counters = Vec::new();
     for check in checks {
         counters.push((&check.key, check.limit.algorithm() == Algorithm::SlidingLog));
+        counters.extend(check.leased.iter().map(|leased| (&leased.key, false)));
         counters.extend(check.penalized().map(|penalized| (&penalized.key, false)));
     }
     assert!(counters.iter().map(|(key, _)| *key).eq(group::keys(checks)));
@@ -337,7 +378,7 @@ impl Twin {
             let Outcome { effect, verdict } = group::decide_alone(check, now, self.state(&check.key));
             let alone: Vec<_> =
                 Some(effect).filter(|effect| *effect != Effect::None).map(|effect| (0, effect)).into_iter().collect();
-            let verdict = Some(CheckVerdict { own: verdict, ban: None, is_known: false, at_ms: now });
+            let verdict = Some(CheckVerdict { own: verdict, ban: None, lease: None, is_known: false, at_ms: now });
             assert_eq!((&verdicts[..], &effects), (&[verdict][..], &alone), "a check alone is a group of one");
         }
         // Expired counters are kept; no decision may depend on them.
@@ -404,9 +445,11 @@ fn rust_and_lua_agree_at_every_step() {
             prop::option::weighted(0.3, any_penalty()),
             prop::option::weighted(0.5, any_window()),
             prop::option::weighted(0.3, any_usage()),
+            prop::bool::weighted(0.5),
         ),
         1..4,
     );
+    let seen = std::cell::Cell::new(0);
     // In this range the clock of the process that asks makes no difference to a calendar.
     let ahead = -HOUR_MS..=HOUR_MS;
     let agree = runner.run(&(limits, 0..1_000_000_u64, ahead, steps()), |(limits, offset, ahead, steps)| {
@@ -414,24 +457,29 @@ fn rust_and_lua_agree_at_every_step() {
         runtime.block_on(lua.forget());
         let mut rust = Twin::default();
         let mut now = START + offset;
-        let mut charges = Charges::new();
+        let (mut charges, mut grants) = (Charges::new(), Grants::new());
         for (by, calls) in steps {
             now = match by {
                 Move::Forward(part) => now + (u128::from(memory_ms(&limits[0].0)) * u128::from(part) / 64) as u64,
                 Move::Ms(ms) => now + ms,
                 Move::Back(ms) => now.saturating_sub(ms),
             };
-            let requests: Vec<Vec<Check>> = calls.iter().map(|asked| checks(&limits, &charges, asked)).collect();
+            let known = (&charges, &grants);
+            let requests: Vec<Vec<Check>> = calls.iter().map(|asked| checks(&limits, known, asked)).collect();
             let clocks = Clocks { redis: now, process: now.saturating_add_signed(ahead) };
             let verdicts = runtime.block_on(agree(&mut lua, &mut rust, &requests, clocks))?;
             for (check, verdict) in requests.iter().flatten().zip(verdicts.iter().flatten()) {
                 let charge = Charge::of(check.ask, verdict.at_ms, &verdict.own);
                 charges.extend(charge.map(|charge| (check.key.clone(), check.caller, charge)));
+                let granted = verdict.lease.filter(|granted| granted.hits > 0);
+                seen.set(seen.get() + usize::from(granted.is_some()));
+                grants.extend(granted.map(|granted| (check.key.clone(), granted)));
             }
         }
         Ok(())
     });
     agree.unwrap_or_else(|failure| panic!("{failure}"));
+    assert!(seen.get() > 300, "{} leases", seen.get());
 }
 
 /// For any error of the caller's clock: with calendar windows, Redis decides by its own clock or not at all. Two

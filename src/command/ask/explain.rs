@@ -21,6 +21,7 @@ use crate::inspect::next_pass;
 use crate::settings::{Deciding, Reading, RulesSettings, SettingsError, StoreSettings};
 use crate::sources::files::load;
 use crate::store::Store as _;
+use crate::store::lease::Leases;
 use crate::store::memory::SystemClock;
 use crate::store::redis::topology::config::RedisConfig;
 use crate::store::redis::{self, RedisStore};
@@ -137,7 +138,7 @@ impl Explain {
 /// here.
 async fn with_redis(explanation: Explanation, plan: Plan<'_>, redis: RedisConfig) -> anyhow::Result<Explanation> {
     let timeout = redis.timeout;
-    let store = RedisStore::start(redis, Box::new(|_| {})).await?;
+    let store = Leases::of_command(RedisStore::start(redis, Box::new(|_| {})).await?);
     Ok(match store.check(plan.asked(), Instant::now() + timeout).await {
         Ok(verdicts) => {
             let decision = plan.conclude(&verdicts);

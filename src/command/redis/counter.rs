@@ -20,6 +20,7 @@ use crate::inspect::{self, Action, Counter, CounterOf};
 use crate::settings::{Environment, SettingsError};
 use crate::shared::adjustment::audit::{self, Note};
 use crate::shared::adjustment::redis::RedisAdjustments;
+use crate::store::lease::Leases;
 use crate::store::redis::replicas::RedisReplicas;
 use crate::store::redis::topology::config::RedisConfig;
 use crate::store::redis::topology::route::Route;
@@ -139,7 +140,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Asked::Store(action) => {
             let adjustments = adjustment::in_force(&redis).await;
             let (config, of) = (redis.clone(), (descriptor.domain.clone(), descriptor.entries.clone()));
-            let store = RedisStore::start(redis, Box::new(|_| {})).await?;
+            let store = Leases::of_command(RedisStore::start(redis, Box::new(|_| {})).await?);
             let rules = (&rules, Some(&adjustments));
             let counters = inspect::act(action, rules, &options, &store, descriptor, timeout).await?;
             if action == Action::Reset {

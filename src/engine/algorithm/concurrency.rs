@@ -24,8 +24,8 @@
 use std::collections::HashSet;
 
 use super::{
-    Attempt, Caller, FIGURES, Limit, LimitError, LimitErrors, MAX_HITS, NoLease, Options, Packed, Traits, Verdict,
-    figures, push_number, steady,
+    Attempt, Caller, FIGURES, Limit, LimitError, LimitErrors, MAX_HITS, Options, Packed, Traits, Verdict, figures,
+    push_number, steady,
 };
 
 /// Such a limit writes its period as `hold`.
@@ -45,8 +45,7 @@ const DENIED_MS: u64 = 10_000;
 /// How many denied takes of holders without a slot are remembered.
 const MAX_DENIED: usize = 100;
 
-pub(super) const TRAITS: Traits =
-    Traits { code: "co1", has_holders: true, no_lease: Some(NoLease::Holders), denials_last: false };
+pub(super) const TRAITS: Traits = Traits { code: "co1", has_holders: true, leased: None, denials_last: false };
 
 /// A concurrency limit has no parameters besides number and period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

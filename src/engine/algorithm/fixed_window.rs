@@ -17,7 +17,7 @@ use std::ops::Range;
 
 use super::calendar::Calendar;
 use super::{
-    Attempt, Caller, FIGURES, Limit, LimitError, LimitErrors, Options, Packed, Traits, Verdict, add, figures,
+    Attempt, Caller, FIGURES, Limit, LimitError, LimitErrors, Occupies, Options, Packed, Traits, Verdict, add, figures,
     push_number, steady,
 };
 
@@ -27,7 +27,8 @@ pub(super) const OPTIONS: &[&str] = &["time_zone"];
 /// counter stays at most one window ahead of the clock.
 const STANDS_STILL_MS: u64 = 60 * 60 * 1000;
 
-pub(super) const TRAITS: Traits = Traits { code: "fw1", has_holders: false, no_lease: None, denials_last: true };
+pub(super) const TRAITS: Traits =
+    Traits { code: "fw1", has_holders: false, leased: Some(Occupies::Window), denials_last: true };
 
 /// The alignment of windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

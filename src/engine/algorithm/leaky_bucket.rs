@@ -9,7 +9,7 @@
 //! time. So that request may leave together with one that was already delayed.
 
 use super::bucket::Bucket;
-use super::{LimitError, LimitErrors, MAX_DELAY, Options, Traits};
+use super::{LimitError, LimitErrors, MAX_DELAY, Occupies, Options, Traits};
 
 pub(super) use super::bucket::{Bucket as Parameters, decide};
 pub use super::bucket::{State, State as Change};
@@ -19,7 +19,8 @@ pub(super) const BURST: u32 = 1;
 
 pub(super) const OPTIONS: &[&str] = &["burst", "max_delay"];
 
-pub(super) const TRAITS: Traits = Traits { code: "lb1", has_holders: false, no_lease: None, denials_last: true };
+pub(super) const TRAITS: Traits =
+    Traits { code: "lb1", has_holders: false, leased: Some(Occupies::Tokens), denials_last: true };
 
 /// Returns a bucket that can delay hits.
 pub(super) fn parameters(number: u32, period_ms: u64, options: &Options) -> Result<Bucket, LimitErrors> {

@@ -1,61 +1,49 @@
-//! Leases: hits that an instance takes from a counter in advance, so that it can decide requests for a hot key without
+//! Leases: hits that an instance takes from a counter in advance, so that it can decide requests for a busy key without
 //! a call to the store for each.
 //!
-//! Leased hits are charged before they are used, so no more hits are used than were charged. A lease shifts hits in
-//! time: a hit may be used up to `ttl` after it was charged. An instance holds at most `size` hits of a counter,
-//! including those in an unanswered call. So in any interval of one period at most
+//! [`leased`](super::leased) has the promise, the store's part and its proof. An instance keeps its part here: it uses
+//! a lease until `ttl` after it *sent* the question, by its own clock, and never after the end that the store says. It
+//! returns each lease with the hits it has used, together with the question for the next one. Where an answer is lost,
+//! the instance has no lease, and the store charges all its hits at its end.
 //!
-//! ```text
-//! hits that the limit admits without leases + instances x size
-//! ```
-//!
-//! are allowed. The limit bounds the hits that were charged in the interval; the rest were already held when it
-//! began. `tests/it/simulation.rs` tests this bound with several instances and a store that fails in many ways.
-//!
-//! A lease is as large as the demand, but at most an eighth of the remaining hits. Near the limit leases get smaller
-//! and stop, and each request asks the counter, which is exact. Unused hits are refunded when a lease ends.
+//! A lease is as large as the demand, up to what the store grants. Near the limit the store grants little and then
+//! nothing, and each request asks the counter.
 //!
 //! This file keeps the account, without I/O and without a clock; `store::lease` has both.
 
 use std::fmt;
 use std::time::Duration;
 
+use super::leased::{MAX_TTL_MS, PART};
+use super::{Granted, LeaseAsk, Returned};
 use crate::algorithm::{Limit, NoLease, Verdict};
 
 /// The shortest and the longest TTL of a lease.
-const TTL: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(10));
+const TTL: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(MAX_TTL_MS));
 
-/// A lease takes at most one in this many of the remaining hits, so that other instances find enough.
-const PART: u32 = 8;
-
-/// The terms of a lease: how many hits of a limit may be taken in advance, and for how long.
+/// The terms of a lease: which part of a limit may be out with all instances together, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lease {
-    size: u32,
+    /// In hundredths of a percent.
+    unused: u16,
+    /// The most hits that may be out; that part of the limit's capacity.
+    most: u32,
     ttl: Duration,
-}
-
-/// Formats the lease as rules write it.
-impl fmt::Display for Lease {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Lease { size, ttl } = self;
-        write!(f, "{{size: {size}, ttl: {}}}", humantime::format_duration(*ttl))
-    }
 }
 
 /// The reason why a limit cannot have a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseError {
-    /// A size of 0.
-    #[error("size must be at least 1: to lease no hits, remove the lease")]
-    ZeroSize,
-    /// A size above the limit's capacity.
-    #[error("size must be at most {0}, the most hits that this limit allows at once")]
-    Size(u32),
+    /// The part is less than one hit.
+    #[error("of {0} hits at once this is less than one, so there would be no lease: name a larger part, or remove it")]
+    None(u32),
+    /// A part that leaves too little to those who ask the store.
+    #[error("unused must be at most 50%: it may be out with other instances when a request is denied")]
+    Part,
     /// A TTL out of range.
-    #[error("ttl must be from 1ms to 10s: a leased hit can be used for this long after it was counted")]
+    #[error("ttl must be from 1ms to 30s: a lease that is lost counts as used for this long, and a period")]
     Ttl,
-    /// A TTL longer than the period: the counter would have forgotten the hits that a refund returns.
+    /// A TTL longer than the period.
     #[error("ttl must be no longer than the period, {}", humantime::format_duration(*.0))]
     Period(Duration),
     /// The limit counts denials, so an unsuccessful attempt to take a lease would be charged.
@@ -83,71 +71,92 @@ impl LeaseError {
     /// Returns the key of the lease that is wrong; `None` if the limit rules out any lease.
     pub const fn key(&self) -> Option<&'static str> {
         match self {
-            LeaseError::ZeroSize | LeaseError::Size(_) => Some("size"),
+            LeaseError::None(_) | LeaseError::Part => Some("unused"),
             LeaseError::Ttl | LeaseError::Period(_) => Some("ttl"),
             LeaseError::CountDenied | LeaseError::Holders | LeaseError::Delay => None,
         }
     }
 }
 
+/// Formats the lease as rules write it.
+impl fmt::Display for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let percent = f64::from(self.unused) / 100.0;
+        write!(f, "{{unused: {percent}%, ttl: {}}}", humantime::format_duration(self.ttl))
+    }
+}
+
+/// The whole of a limit, in hundredths of a percent.
+const WHOLE: u16 = 10_000;
+
 impl Lease {
-    /// Creates a lease of at most `size` hits of `limit`, each to be used within `ttl`.
+    /// Creates leases of `limit`, of which this part may be out, in hundredths of a percent. Without a TTL they last
+    /// half of the period, but at most 30 s.
     ///
     /// # Errors
-    /// Fails if the limit cannot have this lease.
-    pub fn new(size: u32, ttl: Duration, limit: &Limit) -> Result<Lease, LeaseError> {
+    /// Fails if the limit cannot have such leases.
+    pub fn new(unused: u16, ttl: Option<Duration>, limit: &Limit) -> Result<Lease, LeaseError> {
         match limit.no_lease() {
             None => {}
             Some(NoLease::Holders) => return Err(LeaseError::Holders),
             Some(NoLease::Delay) => return Err(LeaseError::Delay),
             Some(NoLease::CountDenied) => return Err(LeaseError::CountDenied),
         }
-        if size == 0 {
-            return Err(LeaseError::ZeroSize);
+        if unused > WHOLE / 2 {
+            return Err(LeaseError::Part);
         }
-        if size > limit.capacity() {
-            return Err(LeaseError::Size(limit.capacity()));
+        let most = u64::from(limit.capacity()) * u64::from(unused) / u64::from(WHOLE);
+        let most = u32::try_from(most).unwrap_or(u32::MAX);
+        if most == 0 {
+            return Err(LeaseError::None(limit.capacity()));
         }
         let (shortest, longest) = TTL;
+        let ttl = ttl.unwrap_or_else(|| Duration::from_millis(limit.period_ms() / 2).clamp(shortest, longest));
         if ttl < shortest || ttl > longest {
             return Err(LeaseError::Ttl);
         }
         if ttl > limit.period() {
             return Err(LeaseError::Period(limit.period()));
         }
-        Ok(Lease { size, ttl })
+        Ok(Lease { unused, most, ttl })
     }
 
-    /// Returns the lease for a changed limit, with a size of at most the limit's capacity; `None` if the limit cannot
-    /// have a lease.
+    /// Returns the lease for a changed limit; `None` if the limit cannot have it.
     pub fn within(self, limit: &Limit) -> Option<Lease> {
-        Lease::new(self.size.min(limit.capacity()), self.ttl, limit).ok()
+        Lease::new(self.unused, Some(self.ttl), limit).ok()
     }
 
-    /// Returns the most hits that an instance holds.
-    pub fn size(&self) -> u32 {
-        self.size
+    /// Returns the most hits that are out, with all instances together.
+    pub fn most(&self) -> u32 {
+        self.most
     }
 
-    /// Returns how long after its charge a hit may be used.
+    /// Returns for how long a lease is granted.
     pub fn ttl(&self) -> Duration {
         self.ttl
     }
+
+    /// Returns the part of the limit that may be out, in hundredths of a percent.
+    pub fn unused(&self) -> u16 {
+        self.unused
+    }
 }
 
-/// An instance's knowledge of a counter, and the hits it holds of it. Times are measured from a moment that the
-/// instance chooses.
+/// An instance's knowledge of a counter, and the lease it has of it. Times are measured from a moment that the instance
+/// chooses.
 ///
-/// One [`Question`] is asked at a time, so the process never holds more than the size of a lease.
+/// One [`Question`] is asked at a time, so the process never has more than one lease of a counter.
 #[derive(Clone, Debug)]
 pub struct Account {
     limit: Limit,
     lease: Lease,
     /// Increases whenever answers to earlier questions become invalid.
     generation: u64,
-    /// Hits charged and not yet used.
+    /// The lease, if the store does not know yet that it has ended.
+    granted: Option<Granted>,
+    /// Hits of it that are not used.
     held: u32,
-    /// Time from which held hits must be refunded.
+    /// Time from which they may no longer be used.
     ends: Duration,
     /// The counter's last verdict, and its time.
     last: Option<(Verdict, Duration)>,
@@ -157,28 +166,27 @@ pub struct Account {
     asked: Duration,
 }
 
-/// The call to make to the counter: first a refund, then a take.
+/// The call to make to the counter: it returns a lease, takes hits, and asks for a new lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// Held hits to refund.
-    pub refund: u32,
-    /// Hits to take, for the waiting requests and for a new lease; 0 to take nothing.
-    pub take: u32,
-    lease: u32,
+    /// Hits to take for the requests that wait; 0 to take nothing.
+    pub take: u64,
+    /// What to ask of the counter's leases.
+    pub ask: LeaseAsk,
     at: Duration,
     generation: u64,
 }
 
 impl Question {
-    /// Returns whether there is nothing to refund and nothing to take. Each waiting request then asks the counter
+    /// Returns whether there is nothing to return and nothing to take. Each waiting request then asks the counter
     /// separately.
     pub fn is_empty(&self) -> bool {
-        self.refund == 0 && self.take == 0
+        self.ask.returned.is_none() && self.take == 0
     }
 
-    /// Returns how many of the hits to take are for a new lease.
-    pub fn lease(&self) -> u32 {
-        self.lease
+    /// Returns the hits that it returns unused.
+    pub fn unused(&self) -> u32 {
+        self.ask.returned.map_or(0, |returned| returned.hits - returned.used)
     }
 }
 
@@ -186,7 +194,7 @@ impl Account {
     /// Creates an account for a counter that nothing is known about.
     pub fn new(limit: Limit, lease: Lease, now: Duration) -> Account {
         let (generation, held, demand) = (0, 0, 0);
-        Account { limit, lease, generation, held, ends: now, last: None, demand, asked: now }
+        Account { limit, lease, generation, granted: None, held, ends: now, last: None, demand, asked: now }
     }
 
     /// Returns the counter's limit.
@@ -214,7 +222,7 @@ impl Account {
         self.last = None;
     }
 
-    /// Decides a request of `hits` from the held hits, if there are enough.
+    /// Decides a request of `hits` by the lease, if it has enough.
     pub fn spend(&mut self, hits: u64, now: Duration) -> Option<Verdict> {
         let left = u32::try_from(hits).ok().filter(|_| now < self.ends).and_then(|hits| self.held.checked_sub(hits))?;
         let (last, at) = self.last?;
@@ -224,8 +232,8 @@ impl Account {
         Some(Verdict { reset_after_ms: last.reset_after_ms.saturating_sub(elapsed_ms), ..self.with_held(last) })
     }
 
-    /// Returns whether a request of `hits` should ask the counter separately, because no hits are held and too few
-    /// remain for a lease.
+    /// Returns whether a request of `hits` should ask the counter separately, because there is no lease and too few
+    /// hits remain for one.
     pub fn asks_alone(&mut self, hits: u64, now: Duration) -> bool {
         let alone = self.held == 0 && self.remaining() < PART;
         if alone {
@@ -234,38 +242,50 @@ impl Account {
         alone
     }
 
-    /// Returns the question to ask for requests of `hits` in total. All held hits are refunded in it and charged again.
+    /// Returns the question to ask for requests of `hits` in total. It ends the lease.
     pub fn question(&mut self, hits: u64, now: Duration) -> Question {
         self.count(hits, now);
-        let refund = std::mem::take(&mut self.held);
-        let remaining = self.remaining();
-        let demand = u32::try_from(self.demand.saturating_mul(2)).unwrap_or(u32::MAX);
-        let lease = self.lease.size.min(demand).min(remaining / PART);
-        let (take, lease) = match u32::try_from(u64::from(lease).saturating_add(hits)) {
-            Ok(take) if lease > 0 && hits > 0 && take <= remaining => (take, lease),
-            _ => (0, 0),
-        };
-        Question { refund, take, lease, at: now, generation: self.generation }
+        let held = std::mem::take(&mut self.held);
+        let returned = self.granted.take().map(|granted| Returned {
+            until_ms: granted.until_ms,
+            hits: granted.hits,
+            used: granted.hits.saturating_sub(held),
+        });
+        let remaining = self.remaining().saturating_add(held);
+        let has_room = remaining >= PART && hits <= u64::from(remaining - remaining / PART);
+        // A lease that ends while requests come is renewed in the same call.
+        let takes = has_room && hits > 0;
+        let renews = has_room && hits == 0 && returned.is_some() && self.last.is_some();
+        let want = if takes || renews { u32::try_from(self.demand.saturating_mul(2)).unwrap_or(u32::MAX) } else { 0 };
+        let ttl_ms = u64::try_from(self.lease.ttl.as_millis()).unwrap_or(u64::MAX);
+        let ask = LeaseAsk { returned, want, ttl_ms, most: self.lease.most };
+        Question { take: if takes { hits } else { 0 }, ask, at: now, generation: self.generation }
     }
 
-    /// Takes the counter's answer to the take, if there was one. Returns the answer for the waiting requests if all
+    /// Takes the counter's answer of `at_ms` on the store's clock. Returns the answer for the waiting requests if all
     /// their hits are allowed together. Returns `None` if they are not or if nothing was taken; each request then asks
     /// separately.
-    pub fn answered(&mut self, question: &Question, verdict: Verdict, now: Duration) -> Option<Verdict> {
+    pub fn answered(
+        &mut self,
+        question: &Question,
+        (verdict, granted, at_ms): (Verdict, Granted, u64),
+        now: Duration,
+    ) -> Option<Verdict> {
         let current = question.generation == self.generation;
+        let after = Verdict { remaining: verdict.remaining.saturating_sub(granted.hits), ..verdict };
         if current {
-            self.last = Some((verdict, now));
+            self.last = Some((after, now));
         }
-        if question.take == 0 || !verdict.allowed {
-            return None;
+        if granted.hits > 0 {
+            (self.granted, self.held) = (Some(granted), granted.hits);
         }
-        self.held = question.lease;
-        if current {
-            // The TTL starts before the charge, so that it ends in time.
-            self.ends = question.at + self.lease.ttl;
+        if current && question.ask.want > 0 {
+            // From before the charge, so that it ends in time by the store's clock.
+            let lasts = self.lease.ttl.min(Duration::from_millis(granted.until_ms.saturating_sub(at_ms)));
+            self.ends = question.at + lasts;
             self.demand = 0;
         }
-        Some(self.with_held(verdict))
+        (question.take > 0 && verdict.allowed).then(|| self.with_held(after))
     }
 
     /// Records the counter's verdict on a request that asked without a lease.
@@ -276,14 +296,14 @@ impl Account {
         }
     }
 
-    /// Returns whether held hits are past their TTL.
+    /// Returns whether there are unused hits past their TTL.
     pub fn is_over(&self, now: Duration) -> bool {
         self.held > 0 && now >= self.ends
     }
 
-    /// Returns how many hits are charged and not used.
-    pub fn held(&self) -> u32 {
-        self.held
+    /// Returns whether the store does not know yet how many hits of a lease were used.
+    pub fn owes(&self) -> bool {
+        self.granted.is_some()
     }
 
     /// Returns whether the account can be dropped: no hits are held, and no request came for the TTL of a lease.

@@ -9,7 +9,7 @@ use super::leaky_bucket;
 use super::options::{Initial, Options};
 use super::sliding_log;
 use super::sliding_window;
-use super::{Algorithm, Caller, FIGURES, NoLease, Parameters};
+use super::{Algorithm, Caller, FIGURES, NoLease, Occupies, Parameters};
 
 /// The longest period a limit may have: 366 days.
 pub const MAX_PERIOD: Duration = Duration::from_secs(366 * 24 * 60 * 60);
@@ -273,7 +273,26 @@ impl Limit {
     pub fn no_lease(&self) -> Option<NoLease> {
         let delays = self.options.max_delay.map(|_| NoLease::Delay);
         let counts = self.count_denied().then_some(NoLease::CountDenied);
-        self.algorithm().traits().no_lease.or(delays).or(counts)
+        let holders = self.occupies().is_none().then_some(NoLease::Holders);
+        holders.or(delays).or(counts)
+    }
+
+    /// Returns how leased hits occupy a counter; `None` where hits cannot be leased.
+    pub fn occupies(&self) -> Option<Occupies> {
+        self.algorithm().traits().leased
+    }
+
+    /// Returns this limit with less room: while this many hits are out.
+    #[must_use]
+    pub fn less(&self, out: u64) -> Limit {
+        let number = u64::from(self.number).saturating_sub(out);
+        u32::try_from(number).ok().and_then(|number| self.with_number_alone(number).ok()).unwrap_or(*self)
+    }
+
+    /// Returns this limit as one that charges whatever it is asked for.
+    #[must_use]
+    pub fn charging(&self) -> Limit {
+        self.with(self.number, Options { count_denied: Some(true), ..self.options }).unwrap_or(*self)
     }
 
     /// Returns whether a denial can be cached. Its retry time is then final for the same request, unless another

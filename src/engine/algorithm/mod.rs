@@ -7,13 +7,14 @@
 //! Nothing here reads a clock, does I/O, or knows about requests. Time is a count of whole milliseconds. All numbers
 //! are whole and stay below 2^53, because the Lua twin computes in doubles.
 
-pub mod lease_terms;
 mod ask;
 mod bucket;
 mod calendar;
 pub mod concurrency;
 pub mod fixed_window;
 pub mod leaky_bucket;
+pub mod lease_terms;
+pub mod leased;
 mod limit;
 mod options;
 pub mod penalty;
@@ -25,6 +26,7 @@ use std::fmt;
 
 pub use ask::{Ask, Caller, Charge, MAX_HITS, NamedWindow};
 pub use calendar::TimeZone;
+pub use leased::{Granted, LeaseAsk, Occupies, Returned};
 pub use limit::scaled;
 pub use limit::{Limit, LimitError, LimitErrors, MAX_DELAY, MAX_PERIOD};
 use limit::{MAX_REFILL_MS, is_period};
@@ -130,6 +132,8 @@ macro_rules! algorithms {
             )*
             /// State of a [`penalty`] counter.
             Penalty(penalty::State),
+            /// State of a counter of [`leased`] hits.
+            Leased(leased::State),
         }
 
         impl State {
@@ -145,6 +149,7 @@ macro_rules! algorithms {
                 match self {
                     $(State::$variant(state) => state.pack(),)*
                     State::Penalty(state) => state.pack(),
+                    State::Leased(state) => state.pack(),
                 }
             }
 
@@ -153,6 +158,7 @@ macro_rules! algorithms {
                 match self {
                     $(State::$variant(state) => state.heap_bytes(),)*
                     State::Penalty(state) => state.heap_bytes(),
+                    State::Leased(state) => state.heap_bytes(),
                 }
             }
 
@@ -161,6 +167,7 @@ macro_rules! algorithms {
                 match change {
                     $(Change::$variant(change) => State::$variant(Becomes::begin(change)),)*
                     Change::Penalty(change) => State::Penalty(change),
+                    Change::Leased(change) => State::Leased(change),
                 }
             }
 
@@ -195,6 +202,8 @@ macro_rules! algorithms {
             )*
             /// Change of a [`penalty`] counter.
             Penalty(penalty::State),
+            /// Change of a counter of [`leased`] hits.
+            Leased(leased::State),
         }
 
         impl Change {
@@ -203,6 +212,7 @@ macro_rules! algorithms {
                 match self {
                     $(Change::$variant(change) => change.heap_bytes(),)*
                     Change::Penalty(change) => change.heap_bytes(),
+                    Change::Leased(change) => change.heap_bytes(),
                 }
             }
         }
@@ -243,8 +253,8 @@ struct Traits {
     /// A stream holds the hits it takes until it releases them: the number limits requests in progress, not requests
     /// per period.
     has_holders: bool,
-    /// Why limits of this algorithm cannot be leased; `None` where they can.
-    no_lease: Option<NoLease>,
+    /// How leased hits occupy a counter; `None` where hits cannot be leased.
+    leased: Option<Occupies>,
     /// The time in a denial is final: the same request is denied until then, unless another request refunds hits.
     denials_last: bool,
 }
@@ -382,6 +392,17 @@ impl Effect {
             Effect::None => state,
             Effect::Forgotten => None,
             Effect::Changed { change, .. } => Some(State::after(state, change)),
+        }
+    }
+
+    /// Returns the effect of a decision that was made for an earlier time, so long ago.
+    #[must_use]
+    pub fn since(self, ms: u64) -> Effect {
+        match self {
+            Effect::Changed { change, expires_after_ms } => {
+                Effect::Changed { change, expires_after_ms: expires_after_ms.saturating_sub(ms).max(1) }
+            }
+            Effect::None | Effect::Forgotten => self,
         }
     }
 

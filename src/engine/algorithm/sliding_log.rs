@@ -13,13 +13,14 @@
 use std::collections::VecDeque;
 
 use super::{
-    Attempt, Becomes, Caller, FIGURES, Limit, LimitError, LimitErrors, MAX_HITS, Options, Packed, Traits, Verdict,
-    push_number, steady,
+    Attempt, Becomes, Caller, FIGURES, Limit, LimitError, LimitErrors, MAX_HITS, Occupies, Options, Packed, Traits,
+    Verdict, push_number, steady,
 };
 
 pub(super) const OPTIONS: &[&str] = &[];
 
-pub(super) const TRAITS: Traits = Traits { code: "sl1", has_holders: false, no_lease: None, denials_last: true };
+pub(super) const TRAITS: Traits =
+    Traits { code: "sl1", has_holders: false, leased: Some(Occupies::Room), denials_last: true };
 
 /// The largest number. In Redis each entry takes 22 bytes.
 ///

@@ -11,13 +11,14 @@
 use smallvec::SmallVec;
 
 use super::{
-    Attempt, Becomes, Caller, FIGURES, Limit, LimitError, LimitErrors, Options, Packed, Parameters as AnyParameters,
-    Traits, Verdict, Weighting, add, figures, mul_div, push_number, steady,
+    Attempt, Becomes, Caller, FIGURES, Limit, LimitError, LimitErrors, Occupies, Options, Packed,
+    Parameters as AnyParameters, Traits, Verdict, Weighting, add, figures, mul_div, push_number, steady,
 };
 
 pub(super) const OPTIONS: &[&str] = &["segments", "weighting"];
 
-pub(super) const TRAITS: Traits = Traits { code: "sw1", has_holders: false, no_lease: None, denials_last: true };
+pub(super) const TRAITS: Traits =
+    Traits { code: "sw1", has_holders: false, leased: Some(Occupies::Room), denials_last: true };
 
 /// Default number of segments in a period, and the largest number.
 pub(super) const SEGMENTS: u32 = 10;

@@ -4,14 +4,15 @@
 //! At most number + burst hits are allowed in an interval of one period. `bucket` describes how it counts.
 
 use super::bucket::Bucket;
-use super::{Initial, LimitErrors, Options, Traits};
+use super::{Initial, LimitErrors, Occupies, Options, Traits};
 
 pub(super) use super::bucket::{Bucket as Parameters, decide};
 pub use super::bucket::{State, State as Change};
 
 pub(super) const OPTIONS: &[&str] = &["burst", "initial"];
 
-pub(super) const TRAITS: Traits = Traits { code: "tb1", has_holders: false, no_lease: None, denials_last: true };
+pub(super) const TRAITS: Traits =
+    Traits { code: "tb1", has_holders: false, leased: Some(Occupies::Tokens), denials_last: true };
 
 /// Returns a bucket that never delays hits. The default burst is the number.
 pub(super) fn parameters(number: u32, period_ms: u64, options: &Options) -> Result<Bucket, LimitErrors> {

@@ -9,8 +9,8 @@ use std::borrow::Borrow;
 
 use smallvec::SmallVec;
 
-use super::{Check, CheckVerdict, Key, Occasion, Recorded, Verdicts};
-use crate::algorithm::{Ask, Charge, Effect, Event, Outcome, State, Verdict};
+use super::{Check, CheckVerdict, Key, Leased, Occasion, Recorded, Verdicts};
+use crate::algorithm::{Ask, Charge, Effect, Event, Granted, Occupies, Outcome, State, Verdict};
 use crate::descriptor::Role;
 use crate::usage::Added;
 
@@ -57,10 +57,10 @@ pub type Effects = Vec<(usize, Effect)>;
 
 /// Returns the names of a group's counters, by index.
 pub fn keys<C: Borrow<Check>>(checks: &[C]) -> impl Iterator<Item = &Key> {
-    checks
-        .iter()
-        .map(Borrow::borrow)
-        .flat_map(|check| std::iter::once(&check.key).chain(check.penalized().map(|penalized| &penalized.key)))
+    checks.iter().map(Borrow::borrow).flat_map(|check| {
+        let penalty = check.penalized().map(|penalized| &penalized.key);
+        std::iter::once(&check.key).chain(check.leased.as_ref().map(|leased| &leased.key)).chain(penalty)
+    })
 }
 
 /// Decides a check without a penalty that is alone in its group. No other check can undo its effect.
@@ -74,16 +74,17 @@ pub fn decide<'s, C: Borrow<Check>>(
     now: u64,
     state: impl Fn(usize) -> Option<&'s State>,
 ) -> (Verdicts, Effects) {
-    let mut group = Group { keys: keys(checks).collect(), state, effects: Vec::with_capacity(checks.len()) };
+    let effects = Vec::with_capacity(checks.len());
+    let mut group = Group { keys: keys(checks).collect(), state, effects, now };
     let mut verdicts = Verdicts::with_capacity(checks.len());
     let mut votes = Votes::default();
     let mut taken = false;
     let mut index = 0;
     for check in checks.iter().map(Borrow::borrow) {
-        let own = group.decide(index, |state| check.limit.decide(check.ask, check.caller, state, now));
-        let ban = group.decide_penalty(index + 1, check, own, now);
+        let (own, lease) = group.decide_own(index, check, false);
+        let ban = group.decide_penalty(index + check.counters() - 1, check, own);
         index += check.counters();
-        let verdict = CheckVerdict { own, ban, is_known: false, at_ms: now };
+        let verdict = CheckVerdict { own, ban, lease, is_known: false, at_ms: now };
         votes.add(check.role, check, !verdict.allowed());
         taken |= own.allowed && check.ask.taken() > 0 && !check.limit.count_denied();
         verdicts.push(Some(verdict));
@@ -96,11 +97,11 @@ pub fn decide<'s, C: Borrow<Check>>(
     group.effects.clear();
     index = 0;
     for (check, verdict) in checks.iter().map(Borrow::borrow).zip(verdicts.iter_mut().flatten()) {
-        let Verdict { remaining, excess, reset_after_ms, .. } =
-            group.decide(index, |state| check.limit.decide_denied(check.ask, check.caller, state, now));
-        group.decide_penalty(index + 1, check, verdict.own, now);
+        let (Verdict { remaining, excess, reset_after_ms, .. }, lease) = group.decide_own(index, check, true);
+        group.decide_penalty(index + check.counters() - 1, check, verdict.own);
         index += check.counters();
         verdict.own = Verdict { remaining, excess, reset_after_ms, ..verdict.own };
+        verdict.lease = lease;
     }
     (verdicts, group.effects)
 }
@@ -151,7 +152,7 @@ pub fn take_back(check: &Check, verdict: &CheckVerdict) -> Option<Check> {
         return None;
     }
     let ask = charge.map_or(Ask::Peek, Ask::TakeBack);
-    Some(Check { ask, penalty: None, role: Role::Shadow, lease: None, recorded, ..check.clone() })
+    Some(Check { ask, penalty: None, role: Role::Shadow, lease: None, leased: None, recorded, ..check.clone() })
 }
 
 /// Returns the usage record that corrects this check's record after its request, which passed at `at_ms` on the store's
@@ -172,11 +173,17 @@ struct Group<'g, F> {
     keys: SmallVec<[&'g Key; 8]>,
     state: F,
     effects: Effects,
+    now: u64,
 }
 
 impl<'s, F: Fn(usize) -> Option<&'s State>> Group<'_, F> {
     /// Decides on the state of the counter at this index after the preceding checks.
     fn decide(&mut self, index: usize, decide: impl FnOnce(Option<&State>) -> Outcome) -> Verdict {
+        self.decide_at(self.now, index, decide)
+    }
+
+    /// The same with the outcome of an earlier time.
+    fn decide_at(&mut self, at: u64, index: usize, decide: impl FnOnce(Option<&State>) -> Outcome) -> Verdict {
         let altered = self.altered(index);
         let before = match &altered {
             Some(state) => state.as_ref(),
@@ -184,14 +191,116 @@ impl<'s, F: Fn(usize) -> Option<&'s State>> Group<'_, F> {
         };
         let Outcome { effect, verdict } = decide(before);
         if !matches!(effect, Effect::None) {
-            self.effects.push((index, effect));
+            self.effects.push((index, effect.since(self.now - at)));
         }
         verdict
     }
 
+    /// Decides the limit of a check, and its leases, for a request that is `denied` by another limit, or not.
+    fn decide_own(&mut self, index: usize, check: &Check, denied: bool) -> (Verdict, Option<Granted>) {
+        let Some(leased) = &check.leased else { return (self.decide_limit(index, check, denied), None) };
+        let (own, granted) = self.decide_leased(index, check, leased, denied);
+        (own, Some(granted))
+    }
+
+    fn decide_limit(&mut self, index: usize, check: &Check, denied: bool) -> Verdict {
+        let Check { limit, ask, caller, .. } = check;
+        let now = self.now;
+        self.decide(index, |state| match denied {
+            true => limit.decide_denied(*ask, *caller, state, now),
+            false => limit.decide(*ask, *caller, state, now),
+        })
+    }
+
+    /// Decides a check of a limit with leases. [`leased`](crate::algorithm::leased) says how they occupy its counter.
+    fn decide_leased(&mut self, index: usize, check: &Check, leased: &Leased, denied: bool) -> (Verdict, Granted) {
+        let (place, period_ms, now) = (index + 1, check.limit.period_ms(), self.now);
+        let occupies = check.limit.occupies().unwrap_or(Occupies::Room);
+        let effects = self.effects.len();
+        let before = self.altered(place);
+        let before = before.as_ref().map_or_else(|| (self.state)(place), Option::as_ref);
+        let mut settled = leased.ask.settle(before, now);
+        if occupies == Occupies::Tokens {
+            let mut out = settled.occupied;
+            for (at, hits) in &settled.ended {
+                self.spill(index, check, out, *at);
+                out -= u64::from(*hits);
+            }
+            if out > 0 {
+                self.spill(index, check, out, now);
+            }
+        }
+        let mut own_check = Check { leased: None, ..check.clone() };
+        if occupies == Occupies::Room {
+            let charging = Check { limit: check.limit.charging(), ..own_check.clone() };
+            for (at, hits) in settled.ended.iter().filter(|(at, _)| at + period_ms > now) {
+                self.take(index, &charging, u64::from(*hits), *at);
+            }
+            self.take(index, &charging, settled.used, now);
+            own_check.limit = check.limit.less(settled.out);
+        } else if settled.unused > 0 {
+            self.ask(index, check, Ask::Refund(settled.unused), now);
+        }
+
+        let mut own = self.decide_limit(index, &own_check, denied);
+        if check.ask == Ask::Reset && occupies == Occupies::Window && settled.out > 0 {
+            self.take(index, check, settled.out, now);
+            own = self.ask(index, check, Ask::Peek, now);
+        }
+        if let Some(last) = settled.last_end()
+            && occupies == Occupies::Room
+        {
+            // At the latest, all that is out is charged then, and a period later it is gone.
+            let gone_ms = last + period_ms - now;
+            own.reset_after_ms = own.reset_after_ms.max(gone_ms);
+            let is_possible = check.ask.taken() <= u64::from(check.limit.number());
+            if !own.allowed && own.retry_after_ms.is_none() && is_possible {
+                own.retry_after_ms = Some(gone_ms);
+            }
+        }
+        let may_lend = own.allowed && !denied && matches!(check.ask, Ask::Take(_) | Ask::Peek);
+        let mut hits = if may_lend { settled.lends(&leased.ask, own.remaining, now) } else { 0 };
+        let mut latest = None;
+        if hits > 0 && occupies != Occupies::Room {
+            let taken = self.ask(index, check, Ask::Take(hits.into()), now);
+            hits = if taken.allowed { hits } else { 0 };
+            latest = (occupies == Occupies::Window).then_some(now + taken.reset_after_ms);
+        }
+        let granted = settled.lend(&leased.ask, hits, latest, now);
+        let effect = settled.effect(period_ms, now);
+        if effect != Effect::None {
+            self.effects.push((place, effect));
+        }
+        if check.ask == Ask::Peek && leased.ask.is_look() {
+            // Nothing is written, so a replica of the store can answer, too.
+            self.effects.truncate(effects);
+        }
+        (own, granted)
+    }
+
+    /// Takes the tokens for which there is no room, as so many hits were out until then.
+    fn spill(&mut self, index: usize, check: &Check, out: u64, at: u64) {
+        let tokens = self.ask(index, check, Ask::Peek, at).remaining;
+        // One more, because there may be a fraction of a token.
+        let room = u64::from(check.limit.capacity()).saturating_sub(out + 1);
+        self.take(index, check, u64::from(tokens).saturating_sub(room), at);
+    }
+
+    /// Takes hits, if there are any.
+    fn take(&mut self, index: usize, check: &Check, hits: u64, at: u64) {
+        if hits > 0 {
+            self.ask(index, check, Ask::Take(hits), at);
+        }
+    }
+
+    /// Asks the limit of a check something else, now or at an earlier time.
+    fn ask(&mut self, index: usize, check: &Check, ask: Ask, at: u64) -> Verdict {
+        self.decide_at(at, index, |state| check.limit.decide(ask, check.caller, state, at))
+    }
+
     /// Decides the penalty of a check, given the verdict of its limit.
-    fn decide_penalty(&mut self, index: usize, check: &Check, own: Verdict, now: u64) -> Option<Verdict> {
-        let penalty = check.penalized()?.penalty;
+    fn decide_penalty(&mut self, index: usize, check: &Check, own: Verdict) -> Option<Verdict> {
+        let (penalty, now) = (check.penalized()?.penalty, self.now);
         if check.ask == Ask::Reset {
             let is_known = self.altered(index).map_or_else(|| (self.state)(index).is_some(), |state| state.is_some());
             if is_known {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
-use crate::algorithm::{Limit, Penalty};
+use crate::algorithm::{Limit, Penalty, leased};
 use crate::descriptor::Entry;
 use crate::usage::Period;
 use crate::usage::page::MARK;
@@ -123,6 +123,11 @@ impl Key {
         let mut name = format!("{self}|");
         penalty.identity(&mut name);
         Key(name)
+    }
+
+    /// Returns the name of the counter of the leases of this counter.
+    pub fn of_leases(&self) -> Key {
+        Key(format!("{self}|{}", leased::CODE))
     }
 
     /// Returns the name of the usage page for this counter at this time, in milliseconds since the epoch. It is in the
@@ -269,7 +274,7 @@ mod tests {
             let limit = Limit::new(*algorithm, 5, minute, Options::default()).unwrap();
             for origin in [Origin::Rule, Origin::Override] {
                 let own = Key::new("p:", "shop", &entries, |_| None, &limit, origin);
-                let all = [own.of_penalty(&penalty), own];
+                let all = [own.of_penalty(&penalty), own.of_leases(), own];
                 assert!(all.iter().all(|key| tag(key.as_str()) == "shop|user=%7D%7B"), "{all:?}");
             }
         }
@@ -304,7 +309,7 @@ mod tests {
             let penalty = Penalty::new(5, minute, minute, false).unwrap();
             for origin in [Origin::Rule, Origin::Override] {
                 let own = Key::new(&prefix, &domain, &entries(&own), |_| None, &limit, origin);
-                for own in [own.of_penalty(&penalty), own] {
+                for own in [own.of_penalty(&penalty), own.of_leases(), own] {
                     // In the other format, the text after the last `_` is a number.
                     let last = own.as_str().rsplit_once('_').map(|(_, last)| last);
                     prop_assert!(last.is_none_or(|last| last.parse::<u64>().is_err()), "{}", own);

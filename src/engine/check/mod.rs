@@ -9,7 +9,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::algorithm::lease_terms::Lease;
-use crate::algorithm::{Ask, Caller, Limit, Penalty, Verdict};
+use crate::algorithm::{Ask, Caller, Granted, LeaseAsk, Limit, Penalty, Verdict};
 use crate::descriptor::Role;
 use crate::usage::Usage;
 
@@ -35,6 +35,8 @@ pub struct Check {
     pub descriptor: usize,
     /// The hits that may be taken in advance from a remote store.
     pub lease: Option<Lease>,
+    /// The counter's leases, if its limit has a lease and the store is a remote one.
+    pub leased: Option<Leased>,
     /// Whether a decision must reach a replica of the store first, if the store has replicas.
     pub durable: bool,
     /// The usage record that the store writes, if the limit keeps usage.
@@ -86,12 +88,27 @@ pub struct Penalized {
     pub penalty: Penalty,
 }
 
+/// The leases of a check's counter.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Leased {
+    /// The name of the counter of hits that are out.
+    pub key: Key,
+    /// What is asked of them.
+    pub ask: LeaseAsk,
+}
+
 impl Check {
     /// Creates a check of one counter with no particular caller; a denial denies the request.
     pub fn new(key: Key, limit: Limit, ask: Ask) -> Check {
         let (caller, role) = (Caller::default(), Role::Enforced);
-        let (penalty, lease, recorded) = (None, None, None);
-        Check { key, limit, penalty, ask, caller, role, descriptor: 0, lease, durable: false, recorded }
+        let (penalty, lease, leased, recorded) = (None, None, None, None);
+        Check { key, limit, penalty, ask, caller, role, descriptor: 0, lease, leased, durable: false, recorded }
+    }
+
+    /// Returns the check as a store that instances share decides it: hits that are out occupy its counter there.
+    #[must_use]
+    pub fn of_leases(&self, ask: LeaseAsk) -> Check {
+        Check { leased: Some(Leased { key: self.key.of_leases(), ask }), ..self.clone() }
     }
 
     /// Returns the penalty, if it applies to this operation.
@@ -101,7 +118,7 @@ impl Check {
 
     /// Returns the number of counters the check asks.
     pub fn counters(&self) -> usize {
-        1 + usize::from(self.penalized().is_some())
+        1 + usize::from(self.penalized().is_some()) + usize::from(self.leased.is_some())
     }
 
     /// Returns whether a denied request costs its hits because the rule says so. Fixed windows charge denials by
@@ -113,7 +130,7 @@ impl Check {
     /// Returns the most work that the check takes; 1 is a decision on a small counter.
     pub fn work(&self) -> u64 {
         let penalty = self.penalized().map_or(0, |penalized| penalized.penalty.work());
-        self.limit.work() + penalty + u64::from(self.recorded.is_some())
+        self.limit.work() + penalty + u64::from(self.leased.is_some()) + u64::from(self.recorded.is_some())
     }
 }
 
@@ -124,6 +141,8 @@ pub struct CheckVerdict {
     pub own: Verdict,
     /// The verdict of the penalty, if one was asked.
     pub ban: Option<Verdict>,
+    /// The lease that was granted, if the counter's leases were asked.
+    pub lease: Option<Granted>,
     /// Whether this is an earlier denial that was reused without asking the store.
     pub is_known: bool,
     /// Time of the decision on the store's clock, in milliseconds since the epoch. It is 0 from [`lease`], which

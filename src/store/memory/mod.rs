@@ -223,7 +223,7 @@ impl<C: Clock> MemoryStore<C> {
         drop(shard);
         self.count(&sums);
         if has_room {
-            Ok(CheckVerdict { own: verdict, ban: None, is_known: false, at_ms: now })
+            Ok(CheckVerdict { own: verdict, ban: None, lease: None, is_known: false, at_ms: now })
         } else {
             Err(StoreError::Full)
         }

@@ -22,7 +22,7 @@ use tokio::time::Duration;
 use super::topology::address::Place;
 use super::topology::config::RedisConfig;
 use super::topology::{self, Access, Dialer, Reach};
-use crate::engine::algorithm::Ask;
+use crate::engine::algorithm::{Ask, LeaseAsk};
 use crate::engine::check::{Check, CheckVerdict, StoreError, Verdicts};
 use crate::store::redis::decide::backends::is_of_seconds;
 use crate::store::redis::doctor::StartError;
@@ -144,7 +144,8 @@ impl RedisReplicas {
 
 /// Returns a check of the same counters that takes nothing.
 fn peek(check: &Check) -> Check {
-    Check { ask: Ask::Peek, lease: None, durable: false, ..check.clone() }
+    let peek = Check { ask: Ask::Peek, lease: None, durable: false, ..check.clone() };
+    if check.lease.is_some() { peek.of_leases(LeaseAsk::default()) } else { peek }
 }
 
 impl Replicas {

@@ -588,12 +588,12 @@ async fn a_replica_ends_an_adjustment_by_its_own_clock_and_does_not_take_it_back
 
 /// Every algorithm, with a lease if it can have one.
 const LIMITS: [&str; 6] = [
-    "algorithm: sliding_window, lease: {size: 20, ttl: 10s}",
-    "algorithm: sliding_log, lease: {size: 20, ttl: 10s}",
-    "algorithm: token_bucket, burst: 40, lease: {size: 20, ttl: 10s}",
-    "algorithm: leaky_bucket, burst: 40, lease: {size: 20, ttl: 10s}",
+    "algorithm: sliding_window, lease: {unused: 50%, ttl: 10s}",
+    "algorithm: sliding_log, lease: {unused: 50%, ttl: 10s}",
+    "algorithm: token_bucket, burst: 40, lease: {unused: 50%, ttl: 10s}",
+    "algorithm: leaky_bucket, burst: 40, lease: {unused: 50%, ttl: 10s}",
     "algorithm: fixed_window",
-    "algorithm: fixed_window, count_denied: false, lease: {size: 20, ttl: 10s}",
+    "algorithm: fixed_window, count_denied: false, lease: {unused: 50%, ttl: 10s}",
 ];
 
 #[tokio::test(start_paused = true)]

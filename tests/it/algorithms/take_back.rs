@@ -301,13 +301,14 @@ fn only_what_was_charged_is_taken_back_and_by_nobody_but_the_limit() {
     let verdict = |allowed| CheckVerdict {
         own: Verdict { allowed, remaining: 0, excess: None, reset_after_ms: 7, retry_after_ms: Some(0), delay_ms: 0 },
         ban: None,
+        lease: None,
         is_known: false,
         at_ms: START,
     };
     let asked = check(0, limit, 3);
     let penalty = penalty(1, 1_000, 1_000, false);
     let penalty = Some(Penalized { key: asked.key.of_penalty(&penalty), penalty });
-    let lease = Lease::new(5, Duration::from_millis(10), &limit).ok();
+    let lease = Lease::new(5_000, None, &limit).ok();
     let asked = Check { penalty, lease, ..asked };
     let back = group::take_back(&asked, &verdict(true)).unwrap();
     assert_eq!(back.ask, Ask::TakeBack(Charge { hits: 3, at_ms: START, reset_after_ms: 7 }));

@@ -221,7 +221,7 @@ const RULES: &str = "
 domain: shop
 descriptors:
   - {key: user, rate_limit: {name: per-user, unit: hour, requests_per_unit: 5}}
-  - {key: hot, rate_limit: {unit: hour, requests_per_unit: 100000, lease: {size: 100, ttl: 1s}}}
+  - {key: hot, rate_limit: {unit: hour, requests_per_unit: 100000, lease: {unused: 1%, ttl: 1s}}}
 ";
 
 #[tokio::test]

@@ -106,7 +106,8 @@ pub(super) fn drawn_domain() -> impl Strategy<Value = Value> {
         ("ban", length().boxed()),
         ("extend", flag().boxed()),
     ]);
-    let lease = map([("size", number().boxed()), ("ttl", length().boxed())]);
+    let unused = of(&["5%", "50%", "51%", "0%", "8", ""]);
+    let lease = map([("unused", unused.boxed()), ("ttl", length().boxed())]);
     let body = map([
         ("format", of(&["problem", "openai", "none", "xml", ""]).boxed()),
         ("text", of(&["", "slow down: {rule}", "{rul}", "[{wait_seconds}]", "[{rule}]"]).boxed()),

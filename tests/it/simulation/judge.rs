@@ -98,8 +98,8 @@ struct Counter {
     most: u64,
     period: Duration,
     algorithm: Option<Algorithm>,
-    /// The most hits that a process takes in advance, where it does.
-    leased: Option<u64>,
+    /// Whether instances take hits of it in advance.
+    is_leased: bool,
     /// Its hits are those confirmed by a replica of the store.
     is_durable: bool,
     /// Whether requests can be delayed.
@@ -117,7 +117,6 @@ struct Counter {
 
 pub struct Judge {
     scenario: Arc<Scenario>,
-    replicas: usize,
     weather: Weather,
     counters: HashMap<Key, Counter>,
     /// Hits on their way to an answer.
@@ -132,10 +131,9 @@ pub struct Judge {
 }
 
 impl Judge {
-    pub fn new(scenario: Arc<Scenario>, replicas: usize, weather: Weather) -> Judge {
+    pub fn new(scenario: Arc<Scenario>, weather: Weather) -> Judge {
         Judge {
             scenario,
-            replicas,
             weather,
             counters: HashMap::new(),
             in_flight: 0,
@@ -149,7 +147,7 @@ impl Judge {
 
     /// Creates the judge of a run that panicked.
     pub fn of_panic(scenario: Arc<Scenario>) -> Judge {
-        let mut judge = Judge::new(scenario, 0, Weather::default());
+        let mut judge = Judge::new(scenario, Weather::default());
         judge.wrong.push("it panicked".into());
         judge
     }
@@ -337,7 +335,7 @@ impl Judge {
         counter.most = counter.most.max(check.limit.capacity().into());
         counter.algorithm = Some(check.limit.algorithm());
         counter.period = check.limit.period();
-        counter.leased = check.lease.map(|lease| lease.size().into()).or(counter.leased);
+        counter.is_leased |= check.lease.is_some();
         counter.is_durable = check.durable;
         counter.delays = check.limit.options().max_delay.is_some();
         if matches!(limited.answer, Answer::Store(verdict) if verdict.allowed())
@@ -364,7 +362,7 @@ impl Judge {
         };
         let failed_over =
             world.failed_over.is_some_and(|at| within.is_none_or(|within| at.elapsed() <= within + TIMEOUT));
-        // A take in progress may include a refund: a lease that another instance released.
+        // Another instance may have returned a lease.
         let leased = check.lease.is_some();
         let refunding = counter.refunding.contains(&seen.replica);
         let excused =
@@ -450,8 +448,8 @@ impl Judge {
         for (key, counter) in &counters {
             let passed: u64 = counter.passed.iter().map(|(_, hits)| hits).sum();
             let taken = world.taken.get(key).copied().unwrap_or(0);
-            let is_leased = counter.leased.is_some();
-            let let_go = if is_leased { world.refunded.get(key).copied().unwrap_or(0) } else { 0 };
+            let is_leased = counter.is_leased;
+            let let_go = world.returned.get(key).copied().unwrap_or(0);
             self.demand(passed + let_go <= taken, || {
                 format!("{key}: {passed} passed, {let_go} were let go, and only {taken} were charged")
             });
@@ -465,7 +463,7 @@ impl Judge {
                 format!("{key}: {back} were taken back, of {asked_back}")
             });
             let has_left = self.left.iter().any(|(one, value)| is_of(key, one, value));
-            // Leased hits that were not used have been refunded by the end.
+            // Leased hits that were not used have been returned by the end.
             let is_calm = is_calm && counter.refunded_hits == 0 && !has_left;
             self.demand(!(is_calm && is_leased) || passed + let_go == taken, || {
                 format!("{key}: {taken} were charged, and {passed} passed and {let_go} were let go")
@@ -478,8 +476,8 @@ impl Judge {
         request.descriptors.iter().map(|descriptor| descriptor.ask.taken()).sum::<u64>() * self.scenario.cost
     }
 
-    /// Asserts that no interval of one period admits more than the bound plus the leased hits plus the requests in
-    /// flight at its start.
+    /// Asserts that no interval of one period admits more than the bound plus the requests in flight at its start.
+    /// Leases add nothing.
     fn never_more(&mut self, key: &Key, counter: &Counter) {
         let Some(algorithm) = counter.algorithm.filter(|algorithm| !algorithm.has_holders()) else { return };
         if (self.weather.fails_over && !counter.is_durable)
@@ -490,8 +488,7 @@ impl Judge {
         }
         let doubled = matches!(algorithm, Algorithm::FixedWindow | Algorithm::TokenBucket | Algorithm::LeakyBucket);
         let bound = counter.most * if doubled { 2 } else { 1 };
-        let leases = counter.leased.unwrap_or(0) * self.replicas as u64;
-        let bound = bound + leases + self.most_in_flight + counter.refunded_hits;
+        let bound = bound + self.most_in_flight + counter.refunded_hits;
         let mut passed = counter.passed.clone();
         passed.sort_unstable();
         let (mut sum, mut first) = (0, 0);

@@ -70,8 +70,10 @@ pub struct World {
     counters: Counters,
     /// The counters of a replica of the store.
     replica: Counters,
-    /// Hits charged to each counter, minus those refunded by leases.
+    /// Hits charged to each counter, and those that were granted in advance.
     pub taken: HashMap<Key, u64>,
+    /// Hits of leases that were returned unused.
+    pub returned: HashMap<Key, u64>,
     pub refunded: HashMap<Key, u64>,
     /// Time of the last failover.
     pub failed_over: Option<Instant>,
@@ -94,6 +96,7 @@ impl World {
             counters: HashMap::new(),
             replica: HashMap::new(),
             taken: HashMap::new(),
+            returned: HashMap::new(),
             refunded: HashMap::new(),
             failed_over: None,
             failovers: 0,
@@ -183,7 +186,7 @@ impl World {
     fn rests<C: Borrow<Check>>(&self, checks: &[C]) -> Vec<u32> {
         let checks = checks.iter().map(Borrow::borrow);
         let refunded: Vec<&Key> =
-            checks.clone().filter(|check| check.ask.is_refund()).map(|check| &check.key).collect();
+            checks.clone().filter(|check| check.ask.is_refund() || returns(check)).map(|check| &check.key).collect();
         let takes = checks
             .filter(|check| !check.limit.count_denied() && !refunded.contains(&&check.key) && check.ask != Ask::Reset);
         takes.map(|check| self.would_say(&Check { ask: Ask::Peek, ..check.clone() }).own.remaining).collect()
@@ -196,12 +199,16 @@ impl World {
                 Ask::Take(hits) if verdict.unwrap().allowed() && !denied => {
                     *self.taken.entry(check.key.clone()).or_default() += hits;
                 }
-                // Clients and operators do not refund like this: they have no group of two.
                 Ask::Refund(hits) if check.lease.is_none() => {
                     *self.refunded.entry(check.key.clone()).or_default() += hits;
                 }
                 _ => {}
             }
+            let granted = verdict.unwrap().lease.map_or(0, |granted| granted.hits);
+            *self.taken.entry(check.key.clone()).or_default() += u64::from(granted);
+            let returned = check.leased.as_ref().and_then(|leased| leased.ask.returned);
+            let unused = returned.map_or(0, |lease| lease.hits - lease.used);
+            *self.returned.entry(check.key.clone()).or_default() += u64::from(unused);
         }
     }
 
@@ -213,6 +220,10 @@ impl World {
         }
         (way, self.rng.u8(..) >= lost(&self.weather))
     }
+}
+
+fn returns(check: &Check) -> bool {
+    check.leased.as_ref().is_some_and(|leased| leased.ask.returned.is_some())
 }
 
 /// Returns the combined verdict of the checks of a request.

@@ -1,17 +1,19 @@
-//! `lease: {size: 50, ttl: 100ms}`: a process takes hits in advance, to serve a hot key from memory.
+//! `lease: {unused: 5%}`: instances take hits in advance, to decide most requests of a busy key from memory.
 
 use super::Validation;
+use super::enforce::Share;
 use crate::descriptor::length;
 use crate::algorithm::lease_terms::{Lease, LeaseError};
-use crate::rules::config::FieldPath;
+use crate::rules::config::{FieldPath, Raw};
 use crate::rules::section::{Key, Section, Takes, key};
 
 pub(in crate::rules) const KEY: Key = key(
     "lease",
     Takes::One(&SECTION),
-    "An instance takes hits in advance and decides with them without asking the store. For very busy counters.",
+    "Instances take hits in advance, and decide with them without asking the store. The limit stays exact; a part of \
+     it may be unused. For busy counters.",
 )
-.example("{size: 50, ttl: 100ms}")
+.example("{unused: 5%}")
 .conflicts(&[
     ("penalty", "a limit with a penalty cannot have a lease, because every instance must see a ban at once: remove one \
                  of the two"),
@@ -35,10 +37,14 @@ pub static SECTION: Section = Section::new(
     "lease",
     "The hits that an instance takes in advance.",
     &[&[
-        key("size", Takes::Number, "Number of hits to take at once."),
-        key("ttl", Takes::Length, "Time for which they can be used."),
+        key(
+            "unused",
+            Takes::Text,
+            "The part of the limit, from 0.01% to 50%, that may be with instances, unused, when a request is denied.",
+        ),
+        key("ttl", Takes::Length, "Time for which an instance keeps them, up to 30s. Default: half of a period."),
     ]],
-    &["size", "ttl"],
+    &["unused"],
 );
 
 /// The hits that a process may take in advance, to serve a hot key from memory.
@@ -47,9 +53,25 @@ pub type Value = Option<Lease>;
 pub(super) const UNSAID: Value = None;
 
 pub(super) fn check(validation: &mut Validation<'_, '_>, path: FieldPath<'_>) -> Option<Value> {
-    let size = validation.number_in(&KEY, "size", path, "number of hits to take in advance, such as 50");
-    let ttl = validation.length_in(&KEY, "ttl", path, "time for which they can be used, such as 100ms");
-    match Lease::new(size?, ttl?, validation.limit_for(&KEY)?) {
+    let raw = validation.raw.mapping(KEY.name);
+    let given = raw.get()?;
+    let (unused, ttl) = (given.text("unused"), given.text("ttl"));
+    let hint = "the part of the limit that may be unused, such as 5%";
+    validation.complaints.required(&unused, path.key("unused"), hint);
+    let share = unused.get().and_then(|text| {
+        let share = Share::parse(text);
+        if share.is_none() {
+            let message = "write a percentage with its sign, from 0.01% to 50%, such as 5%";
+            validation.complaints.error(path.key("unused"), message);
+        }
+        share
+    });
+    let is_without_ttl = matches!(ttl, Raw::Missing);
+    let ttl = validation.complaints.length(&ttl, path.key("ttl"));
+    if !is_without_ttl && ttl.is_none() {
+        return None;
+    }
+    match Lease::new(share?.hundredths(), ttl, validation.limit_for(&KEY)?) {
         Ok(lease) => Some(Some(lease)),
         Err(error) => {
             let path = error.key().map_or(path, |key| path.key(key));
@@ -65,5 +87,5 @@ pub(super) fn written(lease: &Value) -> String {
 
 pub(super) fn explained(lease: &Value) -> String {
     let Some(lease) = lease else { return super::given(lease) };
-    format!("{} hits for {}", lease.size(), length(lease.ttl()))
+    format!("up to {} hits in all, for {} each", lease.most(), length(lease.ttl()))
 }

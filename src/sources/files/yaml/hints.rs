@@ -45,7 +45,7 @@ static HINTS: &[Hint] = &[
     ),
     hint_within(&[&penalty::SECTION], &["window", "interval", "period", "findtime", "seconds"], "write within"),
     hint_within(&[&penalty::SECTION], &["duration", "bantime", "banduration", "blockduration", "ttl"], "write ban"),
-    hint_within(&[&lease::SECTION], &["count", "hits", "tokens", "amount", "batch", "number"], "write size"),
+    hint_within(&[&lease::SECTION], &["size", "count", "hits", "tokens", "amount", "batch", "number"], "write unused"),
     hint_within(&[&lease::SECTION], &["duration", "period", "seconds", "expires", "expiry", "window"], "write ttl"),
     hint_within(
         &[&usage::SECTION],

@@ -11,15 +11,15 @@ use smallvec::SmallVec;
 
 use self::source::SCRIPTS;
 pub use self::source::Scripts;
-use crate::engine::algorithm::{Algorithm, Ask, FIGURES, MAX_HITS, Verdict};
+use crate::engine::algorithm::{Algorithm, Ask, FIGURES, Granted, LeaseAsk, Limit, MAX_HITS, Occupies, Verdict};
 use crate::engine::check::group;
 use crate::engine::check::{Check, CheckVerdict, Key, Occasion, Recorded, StoreError, Verdicts};
 use crate::engine::clock::Clock;
 use crate::engine::descriptor::Role;
 use crate::store::memory::SystemClock;
 
-/// Bytes for one check, enough to include its penalty, its charge to take back, or its record: four flags, and the
-/// hits, number, period and figures of the algorithm as doubles.
+/// Bytes for one check, enough to include its penalty, its leases, its charge to take back, or its record: four flags,
+/// and the hits, number, period and figures of the algorithm as doubles.
 const QUESTION: usize = 4 + (3 + FIGURES) * 8;
 /// Bytes in the reply before the counters: the time of all decisions, as a double.
 pub const TIME: usize = 8;
@@ -59,6 +59,8 @@ pub struct Group {
 /// The keys of a check in addition to its counter.
 #[derive(Clone, Copy)]
 struct Beside {
+    /// Whether there is a counter of its leases.
+    leases: bool,
     /// Whether there is a counter of its penalty.
     penalty: bool,
     /// Whether there is a page of its records.
@@ -83,11 +85,12 @@ impl Group {
         };
         for check in checks.iter().map(Borrow::borrow) {
             name(&check.key);
+            check.leased.iter().for_each(|leased| name(&leased.key));
             let penalty = check.penalized();
             penalty.iter().for_each(|penalized| name(&penalized.key));
             let page = check.recorded.as_ref().map(|recorded| recorded.usage.period());
             page.iter().for_each(|period| name(&check.key.of_page(*period, clock.now())));
-            beside.push(Beside { penalty: penalty.is_some(), page: page.is_some() });
+            beside.push(Beside { leases: check.leased.is_some(), penalty: penalty.is_some(), page: page.is_some() });
         }
         for (i, check) in checks.iter().map(Borrow::borrow).enumerate() {
             let joined = i > 0 && checks[i - 1].borrow().descriptor == check.descriptor;
@@ -133,14 +136,15 @@ impl Group {
     /// Returns the verdicts from the script's answers for these counters.
     fn verdicts(&self, at_ms: u64, answers: &[[u8; ANSWER]]) -> Result<Verdicts, StoreError> {
         let mut answers = answers.iter();
-        let mut next = || verdict(answers.next().ok_or(StoreError::Answer)?);
+        let mut next = || answers.next().ok_or(StoreError::Answer);
         let check = |beside: &Beside| {
-            let own = next()?;
-            let ban = if beside.penalty { Some(next()?) } else { None };
+            let own = verdict(next()?)?;
+            let lease = if beside.leases { Some(granted(next()?)?) } else { None };
+            let ban = if beside.penalty { Some(verdict(next()?)?) } else { None };
             if beside.page {
                 next()?;
             }
-            Ok(Some(CheckVerdict { own, ban, is_known: false, at_ms }))
+            Ok(Some(CheckVerdict { own, ban, lease, is_known: false, at_ms }))
         };
         self.beside.iter().map(check).collect()
     }
@@ -199,18 +203,29 @@ fn question(questions: &mut Vec<u8>, check: &Check, (joined, followed): (bool, b
         Ask::Take(_) | Ask::Peek | Ask::Refund(_) => 0,
     };
     let recorded = check.recorded.as_ref();
-    let extras = u8::from(penalty.is_some()) + extra + if recorded.is_some() { 8 } else { 0 };
+    let with = |flag: u8, is_given: bool| if is_given { flag } else { 0 };
+    let extras = with(1, penalty.is_some()) + extra + with(8, recorded.is_some()) + with(16, check.leased.is_some());
     questions.extend([limit.algorithm() as u8 + 1, flags, u8::from(limit.count_denied()), extras]);
     // All of them are whole numbers up to 2^53, so nothing is rounded.
     let figures = limit.figures(*caller, || clock.now()).map(|figure| figure as f64);
     let values = [ask.hits() as f64, f64::from(limit.number()), limit.period_ms() as f64];
     let charge = ask.charge().map(|charge| [charge.at_ms as f64, charge.reset_after_ms as f64]);
     let penalty = penalty.map(|penalty| penalty.figures().map(|figure| figure as f64));
-    let more = charge.into_iter().flatten().chain(penalty.into_iter().flatten());
+    let leased = check.leased.as_ref().map(|leased| leases(limit, &leased.ask));
+    let more = charge.into_iter().flatten().chain(leased.into_iter().flatten()).chain(penalty.into_iter().flatten());
     for value in values.into_iter().chain(figures).chain(more) {
         questions.extend(value.to_le_bytes());
     }
     recorded.iter().for_each(|recorded| record(questions, recorded, check.costs_denied()));
+}
+
+/// Returns what is asked of leases, as `lua/prelude.lua` unpacks it.
+fn leases(limit: &Limit, LeaseAsk { returned, want, ttl_ms, most }: &LeaseAsk) -> [f64; 8] {
+    let occupies = limit.occupies().unwrap_or(Occupies::Room) as u8;
+    let (until_ms, hits, used) = returned.map_or((0, 0, 0), |lease| (lease.until_ms, lease.hits, lease.used));
+    let capacity = f64::from(limit.capacity());
+    let [hits, used, want, most] = [hits, used, *want, *most].map(f64::from);
+    [f64::from(occupies), capacity, until_ms as f64, hits, used, want, *ttl_ms as f64, most]
 }
 
 /// Appends a record as `lua/prelude.lua` unpacks it.
@@ -312,6 +327,13 @@ fn verdict(answer: &[u8; ANSWER]) -> Result<Verdict, StoreError> {
         retry_after_ms: if f64::from_le_bytes(retry_after) == NEVER { None } else { Some(time(retry_after)?) },
         delay_ms: time(delay)?,
     })
+}
+
+/// Parses the answer about leases.
+fn granted(answer: &[u8; ANSWER]) -> Result<Granted, StoreError> {
+    let Verdict { remaining, reset_after_ms, retry_after_ms, .. } = verdict(answer)?;
+    let out = retry_after_ms.and_then(|out| u32::try_from(out).ok()).ok_or(StoreError::Answer)?;
+    Ok(Granted { hits: remaining, until_ms: reset_after_ms, out })
 }
 
 /// Parses a time in milliseconds: a whole number less than 2^53.

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use deadpool_redis::redis::{Cmd, Script, cmd};
 
 use crate::engine::algorithm::Algorithm;
-use crate::engine::algorithm::penalty;
+use crate::engine::algorithm::{leased, penalty};
 
 const PRELUDE: &str = include_str!("../../../../lua/prelude.lua");
 const BUCKET: &str = include_str!("../../../../lua/bucket.lua");
@@ -77,11 +77,11 @@ impl Scripts {
 }
 
 /// Returns the prelude, the part shared by the buckets, the penalty, every algorithm in the order of
-/// [`Algorithm::ALL`], the records of usage, and the decision of a group.
+/// [`Algorithm::ALL`], leases, the records of usage, and the decision of a group.
 pub(crate) fn all() -> String {
     let mut parts = vec![PRELUDE, BUCKET, penalty::LUA];
     parts.extend(Algorithm::ALL.iter().map(|algorithm| algorithm.lua()));
-    parts.extend([USAGE, DECIDE]);
+    parts.extend([leased::LUA, USAGE, DECIDE]);
     parts.join("\n")
 }
 
