@@ -190,12 +190,12 @@ impl Fault {
     /// How long it lasts at least.
     pub fn lasts(self) -> Duration {
         Duration::from_millis(match self {
-            Fault::None | Fault::RollingRestart | Fault::ScriptsFlushed => 0,
+            Fault::None | Fault::ScriptsFlushed => 0,
             _ if self.steps_clock() => 0,
             Fault::StoreStoppedShortly => 500,
             Fault::StoreKilled | Fault::StoreKilledPersistent => 1_000,
             Fault::FailoverPlanned => 4_000,
-            Fault::SlotsMoved => 6_000,
+            Fault::SlotsMoved | Fault::RollingRestart => 6_000,
             Fault::MasterKilled | Fault::MasterStopped | Fault::MasterAdded | Fault::StoreStoppedLong => 10_000,
             Fault::FailoverStuck | Fault::Split | Fault::SplitBounded => 12_000,
             Fault::MasterRemoved => 15_000,
