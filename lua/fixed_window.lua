@@ -1,4 +1,5 @@
--- Fixed window: one count for each window. Windows are aligned with the clock or with a calendar. The twin of
+-- Fixed window: one count for each window. Windows are aligned with the clock or with a calendar, or each starts with
+-- the first request that is counted in it. The twin of
 -- src/engine/algorithm/fixed_window.rs.
 -- state: '<dI4' window (ms since the epoch), count; if the counter's name contains the window, the count in digits, as
 --        INCRBY stores it
@@ -6,6 +7,7 @@
 -- figure2: TTL of such a counter (ms)
 -- figure2 to figure5: for a calendar, the starts of four windows (ms since the epoch) by the clock of the instance that
 --        asks: the previous window, the present one, and the next two; figure5 is 0 without a calendar
+-- figure4: without a calendar, 1 if a window starts with its first request
 
 -- Returns whether the state is valid: a number, which other programs may have written, or a window's start and count.
 local function is_sound(state, is_named)
@@ -20,7 +22,9 @@ local STANDS_STILL = 3600000
 
 -- Returns the start and the end of the window that contains `time`.
 local function window_at(time, period, before, first, second, last)
-  if last == 0 then
+  if last == 0 and second == 1 then
+    return time, time + period
+  elseif last == 0 then
     local start = time - time % period
     return start, start + period
   elseif time < before or time >= last then
@@ -41,6 +45,9 @@ algorithms[#algorithms + 1] = function(
   local count = 0
   local set_back = false
   local lasting = false
+  local starts = last == 0 and second == 1
+  -- Whether the window would start with this request.
+  local is_new = starts
   if state and not is_sound(state, left > 0) then
     state, damaged = nil, true
   end
@@ -51,7 +58,10 @@ algorithms[#algorithms + 1] = function(
     local before, counted = struct.unpack('<dI4', state)
     local time
     time, set_back = steady(now, before, last > 0 and STANDS_STILL or period)
-    if time > now then
+    if starts and not set_back and time < before + period then
+      start, stop = before, before + period
+      began = start
+    elseif time > now then
       start, stop = window_at(time, period, kept, first, second, last)
       began = start
     end
@@ -60,21 +70,25 @@ algorithms[#algorithms + 1] = function(
     elseif before >= began then
       began, count = before, counted
       lasting = true
+      is_new = false
     end
   end
 
   local allowed = hits < 0 or (not denied and count + hits <= number)
   -- A charge of another window is no longer in the count.
   local is_past = charge and left == 0 and (charge.at < start or charge.at >= stop)
-  local charged = hits ~= 0 and not is_past and (allowed or count_denied)
+  local begins = not is_new or hits > 0
+  local charged = hits ~= 0 and begins and not is_past and (allowed or count_denied)
   if charged then
     count = add(count, hits)
   end
 
   local reset_after = left
   if left == 0 then
-    reset_after = stop - now
-    kept = reset_after
+    -- Where nothing is counted, no window has started.
+    local is_empty = starts and count == 0
+    reset_after = is_empty and 0 or stop - now
+    kept, lasting = reset_after, lasting and not is_empty
   end
   local retry_after = reset_after
   if allowed then

@@ -11,7 +11,7 @@ use crate::support::limits::{
 use proptest::prelude::*;
 use tollgate::engine::algorithm::{
     Algorithm, Ask, Caller, Effect, Event, Initial, Limit, LimitError, LimitErrors, MAX_HITS, Options, Outcome,
-    Penalty, PenaltyError, State, Verdict,
+    Penalty, PenaltyError, Starts, State, TimeZone, Verdict,
 };
 use tollgate::engine::check::group;
 use tollgate::engine::check::{Check, Key, Origin};
@@ -918,6 +918,33 @@ fn a_fixed_window_is_aligned_to_the_clock_as_in_the_reference() {
     assert!(!counter.take(0).allowed);
     counter.now = 1_260_000;
     assert!(counter.take(5).allowed);
+}
+
+#[test]
+fn a_window_that_starts_with_a_request_lasts_a_period_from_it() {
+    let options = Options { starts: Some(Starts::FirstRequest), count_denied: Some(false), ..Options::default() };
+    let limit = Limit::new(Algorithm::FixedWindow, 5, Duration::from_secs(60), options).unwrap();
+    let begin = 1_200_000 + 59_000;
+    let mut counter = Counter::new(limit, begin);
+    let of = |verdict: Verdict| (verdict.allowed, verdict.remaining, verdict.reset_after_ms);
+    assert_eq!(of(counter.take(0)), (true, 5, 0), "a peek begins nothing");
+    assert_eq!(of(counter.take(-3)), (true, 5, 0), "nor does a refund");
+    assert_eq!(of(counter.take(6)), (false, 5, 0), "nor does what is denied");
+    counter.now += 10_000;
+    assert_eq!(of(counter.take(2)), (true, 3, 60_000));
+    counter.now += 59_999;
+    assert_eq!(of(counter.take(3)), (true, 0, 1));
+    assert_eq!(counter.take(1).retry_after_ms, Some(1));
+    counter.now += 1;
+    assert_eq!(of(counter.take(1)), (true, 4, 60_000), "the next begins with the next request");
+    counter.now -= 30_000;
+    assert_eq!(of(counter.take(1)), (true, 3, 90_000), "a clock that was set back opens nothing");
+    counter.now += 30_000;
+    counter.now += 59_999;
+    assert_eq!(of(counter.take(4)), (false, 3, 1));
+    let with_days = Options { time_zone: TimeZone::named("UTC"), ..options };
+    let day = Limit::new(Algorithm::FixedWindow, 5, Duration::from_secs(86_400), with_days);
+    assert_eq!(day.unwrap_err().0, [LimitError::Starts]);
 }
 
 #[test]

@@ -150,6 +150,17 @@ fn an_option_is_said_with_the_value_in_force_and_what_limits_the_same_is_no_chan
 }
 
 #[test]
+fn windows_that_start_otherwise_are_other_counters() {
+    let minute = |starts: &str| {
+        let limit = format!("{{unit: minute, requests_per_unit: 5, algorithm: fixed_window{starts}}}");
+        rules(&[&format!("domain: d\ndescriptors: [{{key: a, rate_limit: {limit}}}]")])
+    };
+    let [unsaid, clock, request] = ["", ", starts: clock", ", starts: first_request"].map(minute);
+    let reset = "changed: d: a: starts clock -> first_request: counters are reset\n";
+    assert_eq!([told(&unsaid, &request), told(&clock, &request), told(&unsaid, &clock)], [reset, reset, ""]);
+}
+
+#[test]
 fn another_time_zone_is_another_counter() {
     let month = |time_zone: &str| {
         let limit = format!("{{unit: month, requests_per_unit: 5, algorithm: fixed_window{time_zone}}}");

@@ -220,6 +220,8 @@ const WORDS: &[&str] = &[
     "segments",
     "weighting",
     "time_zone",
+    "starts",
+    "first_request",
     "Asia/Shanghai",
     "count_denied",
     "penalty",

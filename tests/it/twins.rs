@@ -131,8 +131,7 @@ fn checks(limits: &[Limited], (charges, grants): (&Charges, &Grants), asked: &[A
     let check = |(i, (counter, change, caller, wants, _, occasion, lends)): (usize, &Asked)| {
         let (descriptor, (.., first, role, _, _)) = (i / 2, &asked[i - i % 2]);
         let (limit, penalty, window, usage, leases) = limits[counter % limits.len()];
-        let is_aligned = limit.algorithm() == Algorithm::FixedWindow && limit.options().time_zone.is_none();
-        let window = window.filter(|_| is_aligned);
+        let window = window.filter(|_| is_aligned(&limit));
         let limit = change.as_ref().and_then(|change| change.of(&limit)).unwrap_or(limit);
         let name = format!("c{}", counter % limits.len());
         let own = Key::new("", &name, &[], |_| None, &limit, Origin::Rule);
@@ -158,6 +157,12 @@ fn checks(limits: &[Limited], (charges, grants): (&Charges, &Grants), asked: &[A
         Check { penalty, leased, caller, role: *role, descriptor, recorded, ..Check::new(key, limit, wants) }
     };
     asked.iter().enumerate().map(check).collect()
+}
+
+/// Whether a limit's windows may be part of its counter's name.
+fn is_aligned(limit: &Limit) -> bool {
+    let Options { time_zone, starts, .. } = limit.options();
+    limit.algorithm() == Algorithm::FixedWindow && time_zone.is_none() && starts.is_none()
 }
 
 impl Lends {
@@ -553,8 +558,7 @@ fn a_damaged_counter_is_decided_as_a_fresh_one_and_written_anew() {
         let (mut lua, mut rng) = (lua.borrow_mut(), fastrand::Rng::with_seed(seed));
         runtime.block_on(lua.forget());
         let is_list = limit.algorithm() == Algorithm::SlidingLog;
-        let is_aligned = limit.algorithm() == Algorithm::FixedWindow && limit.options().time_zone.is_none();
-        let window = window.filter(|_| is_aligned);
+        let window = window.filter(|_| is_aligned(&limit));
         let own = Key::new("", "shop", &[], |_| None, &limit, Origin::Rule);
         let penalty = penalty.map(|penalty| Penalized { key: own.of_penalty(&penalty), penalty });
         let check = |hits, holder| Check {

@@ -1,8 +1,10 @@
-//! Fixed window: one count for each window. Windows are aligned with the clock, or with the calendar of a time zone.
+//! Fixed window: one count for each window. Windows are aligned with the clock, or with the calendar of a time zone, or
+//! each starts with the first request that is counted in it.
 //!
 //! At most twice the number is allowed in an interval of one period (with a calendar, of its shortest window): once at
 //! the end of a window, and once at the start of the next. This is how `envoyproxy/ratelimit` counts, including counted
-//! denials.
+//! denials. The same holds for windows that start with a request: two of them follow each other at a period's distance.
+//! That is how code counts that calls `INCR`, and `EXPIRE` after the first.
 //!
 //! Lua knows no calendar. So the instance that asks sends the starts of four windows (`Calendar::starts`) by its clock,
 //! and the twin selects the window that contains the time of Redis's clock. If none of the three complete windows
@@ -17,11 +19,11 @@ use std::ops::Range;
 
 use super::calendar::Calendar;
 use super::{
-    Attempt, Caller, FIGURES, Limit, LimitError, LimitErrors, Occupies, Options, Packed, Traits, Verdict, add, figures,
-    push_number, steady,
+    Attempt, Caller, FIGURES, Limit, LimitError, LimitErrors, Occupies, Options, Packed, Starts, Traits, Verdict, add,
+    figures, push_number, steady,
 };
 
-pub(super) const OPTIONS: &[&str] = &["time_zone"];
+pub(super) const OPTIONS: &[&str] = &["time_zone", "starts"];
 
 /// How far a clock may step back before a counter of a calendar follows it. This is less than any window, so the
 /// counter stays at most one window ahead of the clock.
@@ -35,6 +37,7 @@ pub(super) const TRAITS: Traits =
 pub(super) struct Parameters {
     /// `None` for alignment with the clock.
     calendar: Option<Calendar>,
+    starts: Starts,
 }
 
 /// The hits of one window.
@@ -66,12 +69,18 @@ pub(super) fn decide(
     let mut began = window.start;
     let mut count = 0;
     let mut set_back = false;
+    // Whether the window would start with this request.
+    let starts = parameters.starts == Starts::FirstRequest && caller.window.is_none();
+    let mut is_new = starts;
     match (state, caller.window) {
         (Some(State { window: Window::Named, count: named }), Some(_)) => count = *named,
         (Some(State { window: Window::Began(before), count: counted }), None) => {
             let time;
             (time, set_back) = steady(now, *before, parameters.stands_still_ms(limit.period_ms));
-            if time > now {
+            if starts && !set_back && time < before + limit.period_ms {
+                window = *before..before + limit.period_ms;
+                began = window.start;
+            } else if time > now {
                 window = parameters.window(limit.period_ms, time);
                 began = window.start;
             }
@@ -79,6 +88,7 @@ pub(super) fn decide(
                 count = *counted;
             } else if *before >= began {
                 (began, count) = (*before, *counted);
+                is_new = false;
             }
         }
         // A counter's name shows whether it includes a window, so no other combination occurs.
@@ -89,12 +99,15 @@ pub(super) fn decide(
     let allowed = hits < 0 || (!denied && i64::from(count) + hits <= i64::from(number));
     // A charge of another window is no longer in the count.
     let is_past = charge.is_some_and(|charge| caller.window.is_none() && !window.contains(&charge.at_ms));
-    let charged = hits != 0 && !is_past && (allowed || limit.count_denied());
+    let begins = !is_new || hits > 0;
+    let charged = hits != 0 && begins && !is_past && (allowed || limit.count_denied());
     if charged {
         count = add(count, hits);
     }
 
-    let left_ms = window.end.saturating_sub(now);
+    // Where nothing is counted, no window has started.
+    let is_empty = starts && count == 0;
+    let left_ms = if is_empty { 0 } else { window.end.saturating_sub(now) };
     let (window, reset_after_ms, kept_ms) = match caller.window {
         Some(named) => (Window::Named, named.left_ms.get(), named.kept_ms),
         None => (Window::Began(began), left_ms, left_ms),
@@ -121,7 +134,11 @@ pub(super) fn parameters(_: u32, period_ms: u64, options: &Options) -> Result<Pa
         None => None,
         Some(time_zone) => Some(Calendar::new(period_ms, time_zone).ok_or(LimitError::TimeZone)?),
     };
-    Ok(Parameters { calendar })
+    let starts = options.starts.unwrap_or_default();
+    if calendar.is_some() && starts == Starts::FirstRequest {
+        return Err(LimitError::Starts.into());
+    }
+    Ok(Parameters { calendar, starts })
 }
 
 impl Parameters {
@@ -129,6 +146,7 @@ impl Parameters {
     fn window(&self, period_ms: u64, time: u64) -> Range<u64> {
         match self.calendar {
             Some(calendar) => calendar.window(time),
+            None if self.starts == Starts::FirstRequest => time..time + period_ms,
             None => {
                 let start = time - time % period_ms;
                 start..start + period_ms
@@ -145,7 +163,11 @@ impl Parameters {
     }
 
     pub(super) fn figures(&self, caller: Caller) -> [u64; FIGURES] {
-        caller.window.map_or([0; FIGURES], |window| figures(&[window.left_ms.get(), window.kept_ms]))
+        let starts = u64::from(self.starts == Starts::FirstRequest);
+        match caller.window {
+            Some(window) => figures(&[window.left_ms.get(), window.kept_ms]),
+            None => figures(&[0, 0, 0, starts]),
+        }
     }
 
     /// Returns the figures of a calendar by the clock of this process.
@@ -162,6 +184,9 @@ impl Parameters {
         match self.calendar {
             Some(calendar) => calendar.identity(name),
             None => push_number(name, limit.period_ms),
+        }
+        if self.starts == Starts::FirstRequest {
+            name.push_str("/first");
         }
     }
 

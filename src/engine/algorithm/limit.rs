@@ -75,6 +75,9 @@ pub enum LimitError {
     /// `time_zone` with a period that is not a calendar unit.
     #[error("time_zone needs unit day, week, month or year: shorter windows do not depend on the calendar")]
     TimeZone,
+    /// A window of the calendar that starts with a request.
+    #[error("starts: first_request has no time_zone: windows of the calendar start with its days")]
+    Starts,
     /// More hits than a sliding log keeps.
     #[error(
         "a sliding log stores every hit, so requests_per_unit is at most {}: for more, use sliding_window with \
@@ -103,6 +106,7 @@ impl LimitError {
             LimitError::MaxDelay | LimitError::EndlessQueue => "max_delay",
             LimitError::Segments => "segments",
             LimitError::TimeZone => "time_zone",
+            LimitError::Starts => "starts",
             LimitError::Hold => "hold",
             LimitError::LogNumber | LimitError::Slots => "requests_per_unit",
             LimitError::SlotsOfDenied => "count_denied",
@@ -112,7 +116,7 @@ impl LimitError {
     /// Returns whether the error involves several values. Such an error is reported only if each of the values is
     /// valid.
     pub const fn is_of_several(&self) -> bool {
-        matches!(self, LimitError::EndlessRefill | LimitError::EndlessQueue | LimitError::TimeZone)
+        matches!(self, LimitError::EndlessRefill | LimitError::EndlessQueue | LimitError::TimeZone | LimitError::Starts)
     }
 }
 
@@ -223,7 +227,8 @@ impl Limit {
                 ..options
             },
             Algorithm::LeakyBucket => Options { burst: given.burst.or(Some(leaky_bucket::BURST)), ..options },
-            Algorithm::FixedWindow | Algorithm::SlidingLog | Algorithm::Concurrency => options,
+            Algorithm::FixedWindow => Options { starts: Some(given.starts.unwrap_or_default()), ..options },
+            Algorithm::SlidingLog | Algorithm::Concurrency => options,
         }
     }
 

@@ -30,7 +30,7 @@ pub use leased::{Granted, LeaseAsk, Occupies, Returned};
 pub use limit::scaled;
 pub use limit::{Limit, LimitError, LimitErrors, MAX_DELAY, MAX_PERIOD};
 use limit::{MAX_REFILL_MS, is_period};
-pub use options::{Declared, Initial, Kind, Options, Weighting, Written};
+pub use options::{Declared, Initial, Kind, Options, Starts, Weighting, Written};
 pub use penalty::{Event, Penalty, PenaltyError};
 
 /// Number of algorithm-specific figures that an algorithm may pass to its Lua twin.

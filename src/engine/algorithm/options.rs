@@ -162,10 +162,44 @@ options! {
         )],
         is_explained: false
     }
+    /// Fixed window: what a window begins with.
+    starts: Starts {
+        about: "For fixed windows: whether a window starts with the clock, or with the first request that it counts. \
+                Default: clock.",
+        example: "first_request",
+        conflicts: &[(
+            "time_zone",
+            "windows of the calendar start with its days, and not with a request: remove one of the two",
+        )],
+        is_explained: false
+    }
     /// Charges denied requests, too. Only fixed windows have it on by default; concurrency never does.
     count_denied: bool {
         about: "Whether denied requests are charged as well. Default: true for fixed windows, false for others.",
         example: "true", conflicts: &[("concurrency", concurrency::COUNTS_NO_DENIED)], is_explained: true
+    }
+}
+
+/// What a fixed window begins with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Starts {
+    /// The clock, or the calendar: all counters of a limit have the same windows.
+    #[default]
+    Clock,
+    /// The first request that is counted in it, as `INCR` and `EXPIRE` do it.
+    FirstRequest,
+}
+
+impl Starts {
+    /// Both values.
+    pub const ALL: [Starts; 2] = [Starts::Clock, Starts::FirstRequest];
+
+    /// The name in rules.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Starts::Clock => "clock",
+            Starts::FirstRequest => "first_request",
+        }
     }
 }
 
@@ -268,6 +302,18 @@ impl Value for Weighting {
 
     fn of(written: Written<'_>) -> Option<Weighting> {
         Weighting::ALL.into_iter().find(|weighting| written == Written::Name(weighting.name()))
+    }
+
+    fn written(&self) -> String {
+        self.name().to_owned()
+    }
+}
+
+impl Value for Starts {
+    const KIND: Kind = Kind::Choice(|| Starts::ALL.map(Starts::name).to_vec());
+
+    fn of(written: Written<'_>) -> Option<Starts> {
+        Starts::ALL.into_iter().find(|starts| written == Written::Name(starts.name()))
     }
 
     fn written(&self) -> String {

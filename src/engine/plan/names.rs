@@ -3,12 +3,13 @@
 //!
 //! A name of `envoyproxy/ratelimit` contains the window by the clock of the host that asks. The clock is read once per
 //! request, and only for such names. They are used for a fixed window that has a unit of `envoyproxy/ratelimit` and no
-//! time zone, and is the only one of its rule: two windows that begin at the same time would share a counter.
+//! time zone, that starts with the clock, and that is the only one of its rule: two windows that begin at the same time
+//! would share a counter.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::num::NonZeroU64;
 
-use crate::algorithm::{Algorithm, Limit, NamedWindow};
+use crate::algorithm::{Algorithm, Limit, NamedWindow, Options, Starts};
 use crate::check::Key;
 use crate::descriptor::Unit;
 use crate::rules::{Allowance, Rule};
@@ -66,7 +67,9 @@ impl Names {
     /// Returns the window in the name of a limit's counter; `None` if the name is Tollgate's.
     pub(super) fn window(self, limit: &Limit) -> Option<Window> {
         let Names::Reference { now_ms, jitter_s } = self else { return None };
-        if limit.algorithm() != Algorithm::FixedWindow || limit.options().time_zone.is_some() {
+        let Options { time_zone, starts, .. } = limit.options();
+        let is_aligned = time_zone.is_none() && starts.unwrap_or_default() == Starts::Clock;
+        if limit.algorithm() != Algorithm::FixedWindow || !is_aligned {
             return None;
         }
         let period_s = Unit::of(limit.period())?.duration().as_secs();

@@ -132,6 +132,7 @@ pub(super) fn drawn_domain() -> impl Strategy<Value = Value> {
         ("initial", of(&["full", "empty", "half"]).boxed()),
         ("segments", number().boxed()),
         ("weighting", of(&["strict", "linear", "heavy"]).boxed()),
+        ("starts", of(&["clock", "first_request", "request"]).boxed()),
         ("time_zone", of(&["UTC", "asia/shanghai", "Asia/Shangai"]).boxed()),
         ("hold", length().boxed()),
         ("give_back", flag().boxed()),

@@ -137,9 +137,9 @@ pub struct Change {
 impl Change {
     /// Returns the changed limit; `None` if it would be invalid.
     pub fn of(&self, limit: &Limit) -> Option<Limit> {
-        // Windows of another length use another counter.
-        let Options { segments, time_zone, .. } = limit.options();
-        let options = Options { segments, time_zone, ..self.options };
+        // Windows of another length, or that start otherwise, use another counter.
+        let Options { segments, time_zone, starts, .. } = limit.options();
+        let options = Options { segments, time_zone, starts, ..self.options };
         make(limit.algorithm(), self.number, limit.period_ms(), options)
     }
 }

@@ -238,7 +238,8 @@ impl Tree<'_, '_> {
         }
         let defaults = self.part.defaults();
         options.count_denied = options.count_denied.or_else(|| defaults.count_denied(algorithm?));
-        if raw.text("unit").get().is_some() && raw.get("time_zone").is_missing() {
+        let is_unsaid = ["time_zone", "starts"].iter().all(|key| raw.get(key).is_missing());
+        if raw.text("unit").get().is_some() && is_unsaid {
             let by_default = |(algorithm, period)| defaults.time_zone(algorithm, period);
             options.time_zone = algorithm.zip(period).and_then(by_default);
         }
