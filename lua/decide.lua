@@ -1,7 +1,6 @@
 -- The checks of a request are decided as a group: if any check denies the request, no hits are taken; refunds still
 -- happen, and limits that count denials are charged. The twin of src/engine/check/group.rs.
 local CHECK, CHARGE, PENALTY, USAGE, ANSWER = '<BBBBdddddddd', '<dd', '<dddd', '<BBddddI4c0', '<Bdddd'
-local LEASE = '<dddddddd'
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local asked = ARGV[1]
@@ -26,12 +25,6 @@ local function answer(i, allowed, remaining, reset_after, retry_after, delay)
   local flags = (allowed and 1 or 0) + (damaged and 4 or 0)
   damaged = false
   answers[i] = struct.pack(ANSWER, flags, remaining, reset_after, retry_after, delay or 0)
-end
-
--- The answer about leases: the hits of a new one, its end, and all that are out.
-local function answer_leases(i, leases)
-  damaged = leases[4]
-  answer(i, true, leases[1], leases[2], leases[3], 0)
 end
 
 -- Returns a counter's state after the preceding checks.
@@ -64,18 +57,6 @@ local function usage_of(extras, offset)
   return usage, next_offset
 end
 
--- Returns what a check asks of its counter's leases, if it does, and the offset of the next part.
-local function lease_of(extras, offset)
-  if extras < 16 then
-    return nil, offset
-  end
-  local occupies, capacity, returned_until, returned, used, want, ttl, most, next_offset =
-    struct.unpack(LEASE, asked, offset)
-  local lease = {occupies = occupies, capacity = capacity, returned_until = returned_until, returned = returned}
-  lease.used, lease.want, lease.ttl, lease.most = used, want, ttl, most
-  return lease, next_offset
-end
-
 -- Decides one check of a group, at this time.
 local function decide(
   pending, key, at, extras, denied, hits, algorithm, count_denied, number, period, charge,
@@ -99,95 +80,8 @@ local function decide(
   return allowed, remaining, reset_after, retry_after, delay
 end
 
--- Decides a check of a limit with leases, whose counter of leases has this key. src/engine/algorithm/leased.rs says how
--- they occupy the limit's counter. Returns what `decide` does, and the answer about the leases.
-local function decide_leased(
-  pending, key, leased_key, lease, extras, denied, hits, algorithm, count_denied, number, period, charge,
-  figure1, figure2, figure3, figure4, figure5)
-  local before, leases_before = pending[key], pending[leased_key]
-  local damaged_before = damaged
-  damaged = false
-  local settled = settle_leased(
-    pending_state(pending, leased_key), now, lease.returned_until, lease.returned, lease.used)
-  local damaged_leases = damaged
-  damaged = damaged_before
-  local occupies = lease.occupies
-  local function also(other_hits, charges, at)
-    return decide(
-      pending, key, at or now, 0, false, other_hits, algorithm, charges or count_denied, number, period, nil,
-      figure1, figure2, figure3, figure4, figure5)
-  end
-  -- Takes the tokens for which there is no room, as so many hits were out until then.
-  local function spill(out, at)
-    local _, tokens = also(0, nil, at)
-    -- One more, because there may be a fraction of a token.
-    local excess = math.max(tokens, 0) - math.max(lease.capacity - out - 1, 0)
-    if excess > 0 then
-      also(excess, nil, at)
-    end
-  end
-  if occupies == TOKENS then
-    local out = settled.occupied
-    for _, ended in ipairs(settled.ended) do
-      spill(out, ended.at)
-      out = out - ended.hits
-    end
-    if out > 0 then
-      spill(out, now)
-    end
-  end
-  local own_number = number
-  if occupies == ROOM then
-    for _, ended in ipairs(settled.ended) do
-      if ended.at + period > now then
-        also(ended.hits, 1, ended.at)
-      end
-    end
-    if settled.used > 0 then
-      also(settled.used, 1)
-    end
-    own_number = math.max(number - settled.out, 0)
-  elseif settled.unused > 0 then
-    also(-settled.unused)
-  end
-
-  local allowed, remaining, reset_after, retry_after, delay = decide(
-    pending, key, now, extras, denied, hits, algorithm, count_denied, own_number, period, charge,
-    figure1, figure2, figure3, figure4, figure5)
-  local is_reset = extras % 4 >= 2
-  if is_reset and occupies == WINDOW and settled.out > 0 then
-    also(settled.out)
-    allowed, remaining, reset_after, retry_after, delay = also(0)
-  end
-  local last = settled.ends[#settled.ends]
-  if last and occupies == ROOM then
-    -- At the latest, all that is out is charged then, and a period later it is gone.
-    local gone = last + period - now
-    reset_after = math.max(reset_after, gone)
-    if not allowed and retry_after == NEVER and hits <= number then
-      retry_after = gone
-    end
-  end
-  local lent, latest = 0, nil
-  if allowed and not denied and hits >= 0 and not is_reset and not charge then
-    lent = lends(settled, lease.want, lease.ttl, lease.most, remaining, now)
-  end
-  if lent > 0 and occupies ~= ROOM then
-    local taken, _, ends_after = also(lent)
-    lent = taken and lent or 0
-    latest = occupies == WINDOW and now + ends_after or nil
-  end
-  local until_ = lend(settled, lent, lease.ttl, latest, now)
-  if settled.changed or (damaged_leases and hits ~= 0) then
-    local state, ttl = stored_leased(settled, period, now)
-    pending[leased_key] = {state = state, ttl = ttl}
-  end
-  if hits == 0 and not is_reset and lease.returned == 0 and lease.want == 0 then
-    -- Nothing is written, so a replica can answer, too.
-    pending[key], pending[leased_key] = before, leases_before
-  end
-  return allowed, remaining, reset_after, retry_after, delay, {lent, until_, settled.out, damaged_leases}
-end
+-- Replaced by leased.lua in the script for calls with leases: Redis runs all definitions in every call.
+local LEASE, lease_of, decide_leased, answer_leases
 
 -- Decides the penalty of a check, given the result of its limit.
 local function decide_penalty(pending, key, extras, hits, allowed, after, within, ban, extend)
@@ -220,10 +114,10 @@ local function decide_denied(first, offset)
     charge, next_offset = charge_of(extras, next_offset)
     local allowed, _, _, retry_after, delay = struct.unpack(ANSWER, answers[i])
     allowed = allowed % 4 == 1
-    local lease
-    lease, next_offset = lease_of(extras, next_offset)
     local _, remaining, reset_after, leases
-    if lease then
+    if extras >= 16 then
+      local lease
+      lease, next_offset = lease_of(next_offset)
       _, remaining, reset_after, _, _, leases = decide_leased(
         pending, KEYS[i], KEYS[i + 1], lease, extras, true, hits, algorithm, count_denied, number, period, charge,
         figure1, figure2, figure3, figure4, figure5)
@@ -297,10 +191,10 @@ local function decide_group(first, offset)
       figure1, figure2, figure3, figure4, figure5, next_offset = struct.unpack(CHECK, asked, at)
     local charge
     charge, next_offset = charge_of(extras, next_offset)
-    local lease
-    lease, next_offset = lease_of(extras, next_offset)
     local allowed, remaining, reset_after, retry_after, delay, leases
-    if lease then
+    if extras >= 16 then
+      local lease
+      lease, next_offset = lease_of(next_offset)
       allowed, remaining, reset_after, retry_after, delay, leases = decide_leased(
         pending, KEYS[i], KEYS[i + 1], lease, extras, false, hits, algorithm, count_denied, number, period, charge,
         figure1, figure2, figure3, figure4, figure5)

@@ -32,8 +32,8 @@ descriptors:
   - {key: error, rate_limit: {unit: year, requests_per_unit: 4, failure_mode: error}}
 ";
 
-/// One script for all requests, and for each algorithm one for single checks.
-const SCRIPTS: usize = 1 + Algorithm::ALL.len();
+/// One script for all requests, one for those with leases, and for each algorithm one for single checks.
+const SCRIPTS: usize = 2 + Algorithm::ALL.len();
 
 const DOWN: &str = "tollgate_store_errors_total{kind=\"down\"}";
 const TIMEOUT: &str = "tollgate_store_errors_total{kind=\"timeout\"}";

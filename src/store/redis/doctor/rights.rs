@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn every_command_of_the_scripts_is_tried() {
         let called =
-            [crate::store::redis::script::source::all().as_str(), adjustment::redis::SOURCE, fleet::redis::SOURCE]
+            [crate::store::redis::script::source::all(true).as_str(), adjustment::redis::SOURCE, fleet::redis::SOURCE]
                 .concat();
         // `ask` of prelude.lua runs a command too.
         let called = called.replace(" ask('", " redis.call('").replace("(ask('", "(redis.call('");

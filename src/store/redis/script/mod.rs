@@ -163,10 +163,11 @@ pub fn call_of<'g>(scripts: &Scripts, groups: impl IntoIterator<Item = &'g Group
     let first = first_two.next();
     let slots = first.map_or(Slots::None, |group| group.slots);
     let is_scattered = slots == Slots::Several || first_two.clone().any(|group| group.slots != slots);
+    let has_leases = groups.clone().any(|group| group.beside.iter().any(|beside| beside.leases));
     let sha1 = match (first.and_then(|group| group.alone), first_two.next()) {
         (Some(algorithm), None) => scripts.alone(algorithm),
-        _ if is_scattered => scripts.scattered(),
-        _ => scripts.all(),
+        _ if is_scattered => scripts.scattered(has_leases),
+        _ => scripts.all(has_leases),
     };
     let mut questions = Vec::with_capacity(counters * QUESTION);
     groups.clone().for_each(|group| questions.extend_from_slice(group.questions()));

@@ -1,6 +1,7 @@
-//! The scripts, assembled from `lua/`: one that decides any call, a variant of it for counters in several slots of a
-//! cluster, and for each algorithm one that decides a call of a single check. In every call Redis runs the whole
-//! script, including its definitions; the scripts for a single check have few of them.
+//! The scripts, assembled from `lua/`: one that decides any call without leases, one that decides any call, variants of
+//! both for counters in several slots of a cluster, and for each algorithm one that decides a call of a single check.
+//! In every call Redis runs the whole script, including its definitions; the scripts for a single check have few of
+//! them. Those of leases add a sixth to a call of two checks, measured.
 
 use std::sync::LazyLock;
 
@@ -16,6 +17,9 @@ const DECIDE: &str = include_str!("../../../../lua/decide.lua");
 const ALONE: &str = include_str!("../../../../lua/alone.lua");
 const SCATTERED: &str = include_str!("../../../../lua/scattered.lua");
 
+/// The line of [`DECIDE`] that is replaced by the definitions of leases.
+const LEASES: &str = "local LEASE, lease_of, decide_leased, answer_leases\n";
+
 /// The line of [`ALONE`] that is replaced by an algorithm and its definitions.
 const DEFINITIONS: &str = "  -- DEFINITIONS\n";
 
@@ -24,8 +28,10 @@ pub(crate) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts::behind(
 
 /// A set of scripts.
 pub struct Scripts {
-    all: Text,
-    scattered: Text,
+    /// Without leases, and with them.
+    all: [Text; 2],
+    /// The same for counters in several slots.
+    scattered: [Text; 2],
     /// In the order of [`Algorithm::ALL`].
     alone: Vec<Text>,
 }
@@ -43,31 +49,31 @@ impl Scripts {
             Text { sha1: Script::new(&source).get_hash().to_owned(), source }
         };
         Scripts {
-            all: script(all()),
-            scattered: script([SCATTERED, &all()].join("\n")),
+            all: [false, true].map(|has_leases| script(all(has_leases))),
+            scattered: [false, true].map(|has_leases| script([SCATTERED, &all(has_leases)].join("\n"))),
             alone: Algorithm::ALL.iter().map(|algorithm| script(alone(*algorithm))).collect(),
         }
     }
 
-    /// Returns the commands that load the scripts. Only a cluster needs the one for several slots.
+    /// Returns the commands that load the scripts. Only a cluster needs those for several slots.
     pub fn load(&self, is_cluster: bool) -> impl Iterator<Item = Cmd> {
-        let scattered = is_cluster.then_some(&self.scattered);
-        std::iter::once(&self.all).chain(scattered).chain(&self.alone).map(|text| {
+        let scattered = self.scattered.iter().filter(move |_| is_cluster);
+        self.all.iter().chain(scattered).chain(&self.alone).map(|text| {
             let mut load = cmd("SCRIPT");
             load.arg("LOAD").arg(&text.source);
             load
         })
     }
 
-    /// Returns the hash of the script for any call.
-    pub(crate) fn all(&self) -> &str {
-        &self.all.sha1
+    /// Returns the hash of the script for any call, with or without leases.
+    pub(crate) fn all(&self, has_leases: bool) -> &str {
+        &self.all[usize::from(has_leases)].sha1
     }
 
     /// Returns the hash of the script for any call with counters in several slots, which get the keys as arguments
     /// after the checks.
-    pub(crate) fn scattered(&self) -> &str {
-        &self.scattered.sha1
+    pub(crate) fn scattered(&self, has_leases: bool) -> &str {
+        &self.scattered[usize::from(has_leases)].sha1
     }
 
     /// Returns the hash of the script for a call with one check of this algorithm.
@@ -77,11 +83,12 @@ impl Scripts {
 }
 
 /// Returns the prelude, the part shared by the buckets, the penalty, every algorithm in the order of
-/// [`Algorithm::ALL`], leases, the records of usage, and the decision of a group.
-pub(crate) fn all() -> String {
+/// [`Algorithm::ALL`], the records of usage, and the decision of a group, with leases if calls have them.
+pub(crate) fn all(has_leases: bool) -> String {
     let mut parts = vec![PRELUDE, BUCKET, penalty::LUA];
     parts.extend(Algorithm::ALL.iter().map(|algorithm| algorithm.lua()));
-    parts.extend([leased::LUA, USAGE, DECIDE]);
+    let decide = if has_leases { DECIDE.replace(LEASES, leased::LUA) } else { DECIDE.to_owned() };
+    parts.extend([USAGE, &decide]);
     parts.join("\n")
 }
 
@@ -124,6 +131,16 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_script_without_leases_has_none_of_their_definitions() {
+        let of = |has_leases| defined(&all(has_leases)).map(str::to_owned).collect::<Vec<_>>();
+        let [without, with] = [false, true].map(of);
+        for name in ["settle_leased", "lends", "unpack_leased"] {
+            assert!(!without.iter().any(|defined| defined == name) && with.iter().any(|defined| defined == name));
+        }
+        assert!(!all(true).contains(LEASES), "they are in the place of it");
+    }
 
     #[test]
     fn a_script_for_a_check_alone_has_the_definitions_that_it_names_and_no_others() {
