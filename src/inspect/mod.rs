@@ -52,6 +52,9 @@ pub struct Counter {
     pub reset_after_ms: u64,
     /// Remaining time of a ban, if its penalty has imposed one.
     pub banned_ms: Option<u64>,
+    /// Hits that instances hold in leases, if its limit has a lease. They do not remain, and may still be used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leased: Option<u32>,
 }
 
 /// The state of one counter at a replica of Redis.
@@ -189,6 +192,7 @@ fn counter(asked: &Asked<'_>, verdict: CheckVerdict) -> Counter {
         remaining: together.remaining,
         reset_after_ms: together.reset_after_ms,
         banned_ms: verdict.banned_ms(),
+        leased: verdict.lease.map(|granted| granted.out),
     }
 }
 
@@ -201,8 +205,11 @@ impl CounterOf {
 
 impl fmt::Display for Counter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Counter { key, rule, limit, capacity, remaining, reset_after_ms, banned_ms } = self;
+        let Counter { key, rule, limit, capacity, remaining, reset_after_ms, banned_ms, leased } = self;
         write!(f, "{key}\n  {limit} ({rule}): {remaining} of {capacity} left")?;
+        if let Some(leased) = leased.filter(|leased| *leased > 0) {
+            write!(f, ", {leased} in leases")?;
+        }
         if let Some(banned_ms) = banned_ms {
             write!(f, ", banned for {}", descriptor::wait(*banned_ms))?;
         }

@@ -199,6 +199,38 @@ descriptors:
     }
 }
 
+/// What instances hold is told, and a reset of the counter does not take it from them.
+#[tokio::test]
+async fn hits_in_leases_are_told_and_a_reset_keeps_them() {
+    const RULES: &str = "
+domain: shop
+descriptors:
+  - {key: user, rate_limit: {unit: year, requests_per_unit: 1000, lease: {unused: 10%, ttl: 30s}}}
+";
+    let redis = Redis::start();
+    let url = redis.url();
+    let service = Tollgate::start(RULES, &[&format!("REDIS_URL={url}"), "REDIS_TIMEOUT=30s"]);
+    let rules = service.rules.path().to_str().unwrap();
+    let counter = |word: &str| -> Value {
+        let settings = [("REDIS_URL", url.as_str()), ("RULES", rules)];
+        let words = [word, "--domain", "shop", "--format", "json", "user=ann"];
+        let output = tollgate::command().arg("counter").args(words).envs(settings).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()[0].clone()
+    };
+    for _ in 0..20 {
+        assert!(service.passes("shop", &[("user", "ann")]).await);
+    }
+    let told = counter("get");
+    let leased = told["leased"].as_u64().unwrap();
+    assert!((1..=100).contains(&leased), "{told}");
+    // Used hits of the lease are part of what is out until it is returned.
+    assert!(told["remaining"].as_u64().unwrap() <= 980, "{told}");
+    let reset = counter("reset");
+    assert_eq!(reset["leased"].as_u64(), Some(leased), "{reset}");
+    assert_eq!(reset["remaining"].as_u64(), Some(1_000 - leased), "{reset}");
+}
+
 #[test]
 fn the_admin_port_has_no_counters_unless_it_is_set_to() {
     let service = Tollgate::start(RULES, &[&format!("ADMIN_TOKEN={TOKEN}")]);

@@ -28,7 +28,8 @@ use crate::store::redis::{self, RedisStore};
 use crate::telemetry::{self, LogFormat, LogLevels};
 
 /// Fields of a counter in CSV.
-const FIELDS: [&str; 8] = ["rule", "limit", "capacity", "remaining", "reset_after_ms", "banned_ms", "key", "replica"];
+const FIELDS: [&str; 9] =
+    ["rule", "limit", "capacity", "remaining", "leased", "reset_after_ms", "banned_ms", "key", "replica"];
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
