@@ -5,6 +5,7 @@ use std::slice::from_ref;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 use tollgate::engine::algorithm::{Algorithm, Ask, Granted, LeaseAsk, Limit, Options, Returned};
 use tollgate::engine::check::{Check, CheckVerdict, Key, Origin};
 
@@ -62,8 +63,22 @@ fn limit() -> impl Strategy<Value = Limit> {
     })
 }
 
+/// A mistake of an instance, which the properties must find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mistake {
+    /// It goes on using a lease for a period after its end.
+    UsesLate,
+    /// It returns a lease as if it had used one hit less.
+    TellsLess,
+    /// It goes on using a lease that it has returned.
+    KeepsReturned,
+    /// It uses a lease twice.
+    UsesTwice,
+}
+
 /// A limit, its instances, and what they have admitted.
 struct Scene {
+    mistake: Option<Mistake>,
     limit: Limit,
     key: Key,
     ttl_ms: u64,
@@ -81,7 +96,7 @@ impl Scene {
     fn new(limit: Limit, ttl_ms: u64, most: u32) -> Scene {
         let key = Key::new("", "shop", &[], |_| None, &limit, Origin::Rule);
         let (holdings, admitted, lost) = ([None; INSTANCES], Vec::new(), Vec::new());
-        Scene { limit, key, ttl_ms, most, store: Twin::default(), now: START, holdings, admitted, lost }
+        Scene { mistake: None, limit, key, ttl_ms, most, store: Twin::default(), now: START, holdings, admitted, lost }
     }
 
     fn ask(&mut self, ask: Ask, leases: LeaseAsk) -> CheckVerdict {
@@ -97,8 +112,13 @@ impl Scene {
 
     /// The lease of an instance that it returns.
     fn returned(&mut self, instance: usize) -> Option<Returned> {
-        let Holding { granted, held, .. } = self.holdings[instance].take()?;
-        Some(Returned { until_ms: granted.until_ms, hits: granted.hits, used: granted.hits - held })
+        let Holding { granted, held, .. } = match self.mistake {
+            Some(Mistake::KeepsReturned) => self.holdings[instance]?,
+            _ => self.holdings[instance].take()?,
+        };
+        let told = u32::from(self.mistake == Some(Mistake::TellsLess));
+        let used = granted.hits.saturating_sub(held).saturating_sub(told);
+        Some(Returned { until_ms: granted.until_ms, hits: granted.hits, used })
     }
 
     fn lose(&mut self, granted: Granted) {
@@ -136,8 +156,12 @@ impl Scene {
                     self.admit(hits);
                 }
                 let lasts = self.ttl_ms.min(granted.until_ms.saturating_sub(self.now));
-                let holding = Holding { granted, held: granted.hits, ends: sent + lasts };
-                self.holdings[instance] = (granted.hits > 0).then_some(holding);
+                let held = granted.hits * if self.mistake == Some(Mistake::UsesTwice) { 2 } else { 1 };
+                let ends = sent + lasts + if self.mistake == Some(Mistake::UsesLate) { 1_000 } else { 0 };
+                let holding = Holding { granted, held, ends };
+                if granted.hits > 0 || self.mistake != Some(Mistake::KeepsReturned) {
+                    self.holdings[instance] = (granted.hits > 0).then_some(holding);
+                }
             }
             Step::Use { instance, hits } => {
                 if let Some(holding) = self.holdings[instance].as_mut().filter(|holding| self.now < holding.ends) {
@@ -181,8 +205,8 @@ impl Scene {
         assert!(used + out + hits + 1 > capacity, "{hits} denied at {}: {used} used, {out} out", self.now);
     }
 
-    /// No interval admits more than the limit promises.
-    fn judge(&self) {
+    /// Whether no interval admits more than the limit promises.
+    fn is_kept(&self) -> Result<(), String> {
         let (number, period) = (u64::from(self.limit.number()), 1_000);
         let in_period = |from: u64| -> u64 {
             self.admitted.iter().filter(|(at, _)| (from..from + period).contains(at)).map(|(_, hits)| hits).sum()
@@ -190,13 +214,17 @@ impl Scene {
         match self.limit.algorithm() {
             Algorithm::SlidingWindow | Algorithm::SlidingLog => {
                 for (from, _) in &self.admitted {
-                    assert!(in_period(*from) <= number, "{} from {from}, of {number}", in_period(*from));
+                    if in_period(*from) > number {
+                        return Err(format!("{} from {from}, of {number}", in_period(*from)));
+                    }
                 }
             }
             Algorithm::FixedWindow => {
                 for (from, _) in &self.admitted {
                     let from = from - from % period;
-                    assert!(in_period(from) <= number, "{} from {from}, of {number}", in_period(from));
+                    if in_period(from) > number {
+                        return Err(format!("{} from {from}, of {number}", in_period(from)));
+                    }
                 }
             }
             _ => {
@@ -206,11 +234,14 @@ impl Scene {
                     for (at, hits) in &self.admitted[place..] {
                         sum += hits;
                         let most = burst * period + number * (at - from);
-                        assert!(sum * period <= most, "{sum} from {from} to {at}, of {number} and {burst} at once");
+                        if sum * period > most {
+                            return Err(format!("{sum} from {from} to {at}, of {number} and {burst} at once"));
+                        }
                     }
                 }
             }
         }
+        Ok(())
     }
 }
 
@@ -228,6 +259,22 @@ proptest! {
         for step in steps {
             scene.take(step);
         }
-        scene.judge();
+        prop_assert_eq!(scene.is_kept(), Ok(()));
+    }
+}
+
+#[test]
+fn each_mistake_of_an_instance_is_found() {
+    let drawn = || (limit(), prop_oneof![1..50_u64, 50..1_000_u64], 1..40_u32, steps());
+    for mistake in [Mistake::UsesLate, Mistake::TellsLess, Mistake::KeepsReturned, Mistake::UsesTwice] {
+        let mut runner =
+            TestRunner::new(ProptestConfig { cases: 20_000, failure_persistence: None, ..Default::default() });
+        let kept = runner.run(&drawn(), |(limit, ttl_ms, most, steps)| {
+            let mut scene = Scene { mistake: Some(mistake), ..Scene::new(limit, ttl_ms, most) };
+            steps.into_iter().for_each(|step| scene.take(step));
+            prop_assert_eq!(scene.is_kept(), Ok(()));
+            Ok(())
+        });
+        assert!(kept.is_err(), "{mistake:?} is not found");
     }
 }
