@@ -69,7 +69,7 @@ judge-long: ## the same for a minute each, a million drawn histories that are le
 	JUDGE_SEEDS=0..1000000 cargo test --locked --profile release --package tollgate-judge
 	cargo test --locked --package tollgate-judge --test planted -- --ignored --nocapture
 
-faults: ## let faults happen to eight real systems and print the table of docs/faults.md: an hour (needs Go)
+faults: ## let faults happen to eight real systems and print the table of docs/faults.md: half an hour (needs Go)
 	scripts/test-tools.sh redis libfaketime ratelimit gubernator
 	cargo build --locked --profile quick --package tollgate --package tollgate-judge
 	mkdir -p target/faults
