@@ -152,6 +152,11 @@ impl Batcher {
             self.link.note(&connection, fault);
             span.iter().for_each(|span| span.fail(fault.kind()));
         }
+        match &reply {
+            Ok(_) if self.is_durable => self.link.note_confirmation(true),
+            Err(Fault::Unheard { .. }) => self.link.note_confirmation(false),
+            _ => {}
+        }
         // The span of the call ends before those of the requests.
         drop(span);
         let failed = reply.is_err();
@@ -234,7 +239,6 @@ impl Batcher {
     }
 
     fn hand_over(&self, connection: &Connection, batch: &Batch) -> Call {
-        // Half of the timeout, so that waiting for replicas is not mistaken for silence.
         let confirmation = self.is_durable.then(|| self.link.confirmation());
         let manner = Manner { is_asking: batch.is_asking(), confirmation };
         connection.send_as(script::call(batch.groups()), manner)

@@ -13,6 +13,7 @@
 //! timeouts, one until a connection is suspect and one until the checks have failed, and nothing after that.
 
 mod breaker;
+mod confirmations;
 pub(crate) mod connection;
 pub(crate) mod inspection;
 mod keeper;
@@ -29,6 +30,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Duration, Instant, timeout_at};
 
 use self::breaker::Breaker;
+use self::confirmations::Confirmations;
 use self::connection::{Confirmation, Connection, Fault, Silence, reason};
 use self::inspection::Inspection;
 use self::keeper::Keeper;
@@ -48,6 +50,7 @@ pub(crate) struct Link {
     keepers: Vec<AbortHandle>,
     /// For each worker the connection for calls that a replica must acknowledge, once it is needed.
     durable: Vec<OnceLock<Durable>>,
+    confirmations: Confirmations,
     runtimes: Vec<Handle>,
 }
 
@@ -120,7 +123,8 @@ impl Link {
         let keepers = (0..connections).map(keeper).collect();
         drop(tried);
         let durable = (0..workers).map(|_| OnceLock::new()).collect();
-        let link = Link { shared, keepers, durable, runtimes: runtimes.to_vec() };
+        let confirmations = Confirmations::new();
+        let link = Link { shared, keepers, durable, confirmations, runtimes: runtimes.to_vec() };
         match all_tried.recv().await {
             Some(cause) => Err(StartError::Unfit { redis: link.shared.config.to_string(), cause }),
             None => Ok(link),
@@ -175,7 +179,14 @@ impl Link {
 
     /// Returns how a durable charge must be confirmed.
     pub(crate) fn confirmation(&self) -> Confirmation {
-        Confirmation { replicas: self.shared.pool.manager().confirming(), within: self.timeout() / 2 }
+        // Half of the timeout, so that waiting for replicas is not mistaken for silence.
+        let within = self.confirmations.within(self.timeout() / 2);
+        Confirmation { replicas: self.shared.pool.manager().confirming(), within }
+    }
+
+    /// Notes whether replicas confirmed a durable charge.
+    pub(crate) fn note_confirmation(&self, is_confirmed: bool) {
+        self.confirmations.note(is_confirmed);
     }
 
     /// Returns whether a Sentinel reports a failover of this node whose new master is not named yet.
