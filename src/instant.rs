@@ -17,17 +17,23 @@ pub fn now() -> Instant {
     SHARED.get().unwrap_or_else(Instant::now)
 }
 
-/// Returns for how long the machine has been suspended since it started: the clocks of the standard library and of
-/// tokio do not count that.
+/// Returns for how long the machine has been suspended since it started, to a millisecond: the clocks of the standard
+/// library and of tokio do not count that.
 #[cfg(target_os = "linux")]
 pub fn suspended() -> Duration {
     let of = |clock| {
         let time = rustix::time::clock_gettime(clock);
         Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
     };
-    // Read first, so that time between the two readings does not count.
-    let boot = of(ClockId::Boottime);
-    boot.saturating_sub(of(ClockId::Monotonic))
+    let mut before = of(ClockId::Monotonic);
+    loop {
+        let (boot, after) = (of(ClockId::Boottime), of(ClockId::Monotonic));
+        // Where this thread had to wait between the readings, the difference would be too small by that.
+        if after.saturating_sub(before) < Duration::from_millis(1) {
+            return boot.saturating_sub(after);
+        }
+        before = after;
+    }
 }
 
 /// Returns for how long the machine has been suspended: unknown here.

@@ -14,7 +14,7 @@ use support::tollgate::{Tollgate, request};
 use support::wait_until_async;
 use tokio::time::Instant;
 use tollgate::engine::algorithm::lease_terms::{Account, Lease, LeaseError};
-use tollgate::engine::algorithm::{Algorithm, Ask, LeaseAsk, Limit, MAX_PERIOD, Options, Verdict};
+use tollgate::engine::algorithm::{Algorithm, Ask, Granted, LeaseAsk, Limit, MAX_PERIOD, Options, Verdict};
 use tollgate::engine::check::{Check, Key, Origin, StoreError, Verdicts};
 use tollgate::engine::clock::Clock;
 use tollgate::store::Store;
@@ -49,6 +49,27 @@ fn a_lease_is_as_large_as_the_demand_and_near_the_limit_there_is_none() {
     };
     assert_eq!([1_000, 8, 7, 1, 0].map(|remaining| asks(remaining, 9)), [(1, 20), (1, 20), (0, 0), (0, 0), (0, 0)]);
     assert_eq!([0, 1, 5, 24].map(|demand| asks(1_000, demand).1), [2, 4, 12, 50], "as much as is asked for, twice");
+}
+
+#[test]
+fn a_clock_that_reads_a_little_less_than_before_breaks_nothing() {
+    let limit = sliding_log(1_000, 60_000);
+    let at = Duration::from_millis(500);
+    let mut account = Account::new(limit, lease(100, 10_000, &limit), at);
+    let told = Verdict {
+        allowed: true,
+        remaining: 900,
+        excess: None,
+        reset_after_ms: 60_000,
+        retry_after_ms: Some(0),
+        delay_ms: 0,
+    };
+    account.note(&limit, told, at);
+    let question = account.question(1, at);
+    let granted = Granted { hits: 5, until_ms: 20_000, out: 5 };
+    assert!(account.answered(&question, (told, granted, 0), at).is_some());
+    let verdict = account.spend(1, at - Duration::from_millis(1)).unwrap();
+    assert_eq!((verdict.remaining, verdict.reset_after_ms), (899, 60_000));
 }
 
 #[test]

@@ -228,7 +228,8 @@ impl Account {
         let (last, at) = self.last?;
         self.held = left;
         self.count(hits, now);
-        let elapsed_ms = u64::try_from((now - at).as_millis()).unwrap_or(u64::MAX);
+        // Of two readings of the clock, the later one may be a little less.
+        let elapsed_ms = u64::try_from(now.saturating_sub(at).as_millis()).unwrap_or(u64::MAX);
         Some(Verdict { reset_after_ms: last.reset_after_ms.saturating_sub(elapsed_ms), ..self.with_held(last) })
     }
 
