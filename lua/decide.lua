@@ -1,16 +1,20 @@
 -- The checks of a request are decided as a group: if any check denies the request, no hits are taken; refunds still
 -- happen, and limits that count denials are charged. The twin of src/engine/check/group.rs.
-local CHECK, CHARGE, PENALTY, USAGE, ANSWER = '<BBBBdddddddd', '<dd', '<dddd', '<BBddddI4c0', '<Bdddd'
+local CHECK, CHARGE, PENALTY, USAGE = '<BBBBdddddddd', '<dd', '<dddd', '<BBddddI4c0'
+local LEASE, ANSWER = '<dddddddd', '<Bdddd'
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local asked = ARGV[1]
 local answers = {}
 
--- The answer for a usage page.
-local NOTHING = struct.pack(ANSWER, 0, 0, 0, 0, 0)
-
 -- The counter that was last read or written.
 local last_key
+
+-- Defines and returns an algorithm. Redis runs the script anew in every call, and each definition costs time.
+local function define(number)
+  -- ALGORITHMS
+  return algorithms[number]
+end
 
 local function read(key, algorithm)
   last_key = key
@@ -27,128 +31,6 @@ local function answer(i, allowed, remaining, reset_after, retry_after, delay)
   answers[i] = struct.pack(ANSWER, flags, remaining, reset_after, retry_after, delay or 0)
 end
 
--- Returns a counter's state after the preceding checks.
-local function pending_state(pending, key, algorithm)
-  local found = pending[key]
-  if not found then
-    return read(key, algorithm), nil
-  end
-  -- After a reset, the state of a list is an empty list, not nil.
-  return (found.ttl > 0 or lists[algorithm]) and found.state or nil, found
-end
-
--- Returns the charge that a check takes back, if any, and the offset of the next part.
-local function charge_of(extras, offset)
-  if extras % 8 < 4 then
-    return nil, offset
-  end
-  local at, reset_after, next_offset = struct.unpack(CHARGE, asked, offset)
-  return {at = at, reset_after = reset_after}, next_offset
-end
-
--- Returns the usage to record, if any, and the offset of the next part.
-local function usage_of(extras, offset)
-  if extras % 16 < 8 then
-    return nil, offset
-  end
-  local occasion, costs_denied, period, kept, at, cost, tag, next_offset = struct.unpack(USAGE, asked, offset)
-  local usage = {occasion = occasion, costs_denied = costs_denied == 1, period = period, kept = kept}
-  usage.at, usage.cost, usage.tag = at, cost, tag
-  return usage, next_offset
-end
-
--- Decides one check of a group, at this time.
-local function decide(
-  pending, key, at, extras, denied, hits, algorithm, count_denied, number, period, charge,
-  figure1, figure2, figure3, figure4, figure5)
-  local old, found
-  if extras % 4 >= 2 then
-    -- A reset deletes the key without reading it, whatever its content.
-    old = lists[algorithm] and list_of(key, 0) or nil
-    pending[key] = {state = old, ttl = 0}
-  else
-    old, found = pending_state(pending, key, algorithm)
-  end
-  local state, ttl, allowed, remaining, reset_after, retry_after, lasting, delay = algorithms[algorithm](
-    old, hits, denied, number, period, count_denied == 1, at, charge, figure1, figure2, figure3, figure4, figure5)
-  if state then
-    ttl = ttl > 0 and math.max(ttl - (now - at), 1) or 0
-    pending[key] = {state = state, ttl = ttl, lasting = lasting and (not found or found.lasting)}
-  elseif damaged and hits ~= 0 then
-    pending[key] = {state = lists[algorithm] and list_of(key, 0), ttl = 0}
-  end
-  return allowed, remaining, reset_after, retry_after, delay
-end
-
--- Replaced by leased.lua in the script for calls with leases: Redis runs all definitions in every call.
-local LEASE, lease_of, decide_leased, answer_leases
-
--- Decides the penalty of a check, given the result of its limit.
-local function decide_penalty(pending, key, extras, hits, allowed, after, within, ban, extend)
-  local old
-  if extras % 4 >= 2 then
-    pending[key] = {ttl = 0}
-  else
-    old = pending_state(pending, key)
-  end
-  local event = hits > 0 and (allowed and 1 or 2) or 0
-  local state, ttl, unbanned, remaining, reset_after, retry_after =
-    penalize(old, event, now, after, within, ban, extend)
-  if state then
-    pending[key] = {state = state, ttl = ttl}
-  elseif damaged and event > 0 then
-    pending[key] = {ttl = 0}
-  end
-  return unbanned, remaining, reset_after, retry_after
-end
-
--- Decides a denied request again if hits were taken for it. Returns its counters' states, and updates the remaining
--- hits in their answers.
-local function decide_denied(first, offset)
-  local pending = {}
-  local i = first
-  repeat
-    local algorithm, flags, count_denied, extras, hits, number, period,
-      figure1, figure2, figure3, figure4, figure5, next_offset = struct.unpack(CHECK, asked, offset)
-    local charge
-    charge, next_offset = charge_of(extras, next_offset)
-    local allowed, _, _, retry_after, delay = struct.unpack(ANSWER, answers[i])
-    allowed = allowed % 4 == 1
-    local _, remaining, reset_after, leases
-    if extras >= 16 then
-      local lease
-      lease, next_offset = lease_of(next_offset)
-      _, remaining, reset_after, _, _, leases = decide_leased(
-        pending, KEYS[i], KEYS[i + 1], lease, extras, true, hits, algorithm, count_denied, number, period, charge,
-        figure1, figure2, figure3, figure4, figure5)
-    else
-      _, remaining, reset_after = decide(
-        pending, KEYS[i], now, extras, true, hits, algorithm, count_denied, number, period, charge,
-        figure1, figure2, figure3, figure4, figure5)
-    end
-    answer(i, allowed, remaining, reset_after, retry_after, delay)
-    i, offset = i + 1, next_offset
-    if leases then
-      -- The damage is already part of the answer.
-      leases[4] = struct.unpack('<B', answers[i]) >= 4
-      answer_leases(i, leases)
-      i = i + 1
-    end
-    if extras % 2 == 1 then
-      local after, within, ban, extend, behind = struct.unpack(PENALTY, asked, offset)
-      decide_penalty(pending, KEYS[i], extras, hits, allowed, after, within, ban, extend)
-      -- The damage is already part of the answer.
-      damaged = false
-      i, offset = i + 1, behind
-    end
-    if extras % 16 >= 8 then
-      local _, behind = usage_of(extras, offset)
-      i, offset = i + 1, behind
-    end
-  until flags < 8
-  return pending
-end
-
 -- Returns whether the error means that this cluster node does not have a counter. Redis reports this when the counter
 -- is read, before anything is written. The text depends on its version.
 local function is_elsewhere(err)
@@ -158,112 +40,261 @@ local function is_elsewhere(err)
     or string.find(text, 'while the cluster is down', 1, true)
 end
 
--- Reads all counters again before any is written, if they are in several slots of a cluster. While a slot moves, some
--- versions of Redis allow access to all its counters until a script uses a second slot, and to none of them afterwards.
--- An error that a key holds a list or a hash, not a string, is ignored: it shows that this node has the key.
-local function must_be_here(pending, records)
-  if #ARGV == 1 then
-    return
-  end
-  local keys = {}
-  for key in pairs(pending) do
-    keys[#keys + 1] = key
-  end
-  for _, record in ipairs(records) do
-    keys[#keys + 1] = record.page
-  end
-  for _, key in ipairs(keys) do
-    local reply = redis.pcall('GET', key)
-    if type(reply) == 'table' and is_elsewhere(reply.err) then
-      error(reply.err, 0)
+-- Defines and returns the function that decides a group. Most calls have none.
+local function define_groups()
+  -- Returns a counter's state after the preceding checks.
+  local function pending_state(pending, key, algorithm)
+    local found = pending[key]
+    if not found then
+      return read(key, algorithm), nil
     end
+    -- After a reset, the state of a list is an empty list, not nil.
+    return (found.ttl > 0 or lists[algorithm]) and found.state or nil, found
   end
-end
 
--- Decides the checks of one request, starting with counter `first` and the check at `offset`; returns where the next
--- request begins.
-local function decide_group(first, offset)
-  local pending, usages = {}, {}
-  local refused, quotas, quotas_over, over, taken = false, 0, 0, false, false
-  local i, at = first, offset
-  repeat
-    local algorithm, flags, count_denied, extras, hits, number, period,
-      figure1, figure2, figure3, figure4, figure5, next_offset = struct.unpack(CHECK, asked, at)
-    local charge
-    charge, next_offset = charge_of(extras, next_offset)
-    local allowed, remaining, reset_after, retry_after, delay, leases
-    if extras >= 16 then
-      local lease
-      lease, next_offset = lease_of(next_offset)
-      allowed, remaining, reset_after, retry_after, delay, leases = decide_leased(
-        pending, KEYS[i], KEYS[i + 1], lease, extras, false, hits, algorithm, count_denied, number, period, charge,
-        figure1, figure2, figure3, figure4, figure5)
+  -- Returns the charge that a check takes back, and the offset of the next part.
+  local function charge_of(offset)
+    local at, reset_after, next_offset = struct.unpack(CHARGE, asked, offset)
+    return {at = at, reset_after = reset_after}, next_offset
+  end
+
+  -- Returns the usage to record, and the offset of the next part.
+  local function usage_of(offset)
+    local occasion, costs_denied, period, kept, at, cost, tag, next_offset = struct.unpack(USAGE, asked, offset)
+    local usage = {occasion = occasion, costs_denied = costs_denied == 1, period = period, kept = kept}
+    usage.at, usage.cost, usage.tag = at, cost, tag
+    return usage, next_offset
+  end
+
+  -- Decides one check of a group, at this time.
+  local function decide(
+    pending, key, at, extras, denied, hits, algorithm, count_denied, number, period, charge,
+    figure1, figure2, figure3, figure4, figure5)
+    local run = algorithms[algorithm] or define(algorithm)
+    local old, found
+    if extras % 4 >= 2 then
+      -- A reset deletes the key without reading it, whatever its content.
+      old = lists[algorithm] and lists[algorithm](key, 'empty') or nil
+      pending[key] = {state = old, ttl = 0}
     else
-      allowed, remaining, reset_after, retry_after, delay = decide(
-        pending, KEYS[i], now, extras, false, hits, algorithm, count_denied, number, period, charge,
-        figure1, figure2, figure3, figure4, figure5)
+      old, found = pending_state(pending, key, algorithm)
     end
-    answer(i, allowed, remaining, reset_after, retry_after, delay)
-    taken = taken or (allowed and hits > 0 and count_denied == 0)
-    i, at = i + 1, next_offset
-    if leases then
-      answer_leases(i, leases)
-      i = i + 1
+    local state, ttl, allowed, remaining, reset_after, retry_after, lasting, delay = run(
+      old, hits, denied, number, period, count_denied == 1, at, charge, figure1, figure2, figure3, figure4, figure5)
+    if state then
+      ttl = ttl > 0 and math.max(ttl - (now - at), 1) or 0
+      pending[key] = {state = state, ttl = ttl, lasting = lasting and (not found or found.lasting)}
+    elseif damaged and hits ~= 0 then
+      pending[key] = {state = lists[algorithm] and lists[algorithm](key, 'empty'), ttl = 0}
     end
-    if extras % 2 == 1 then
-      local after, within, ban, extend, behind = struct.unpack(PENALTY, asked, at)
-      local unbanned
-      unbanned, remaining, reset_after, retry_after = decide_penalty(
-        pending, KEYS[i], extras, hits, allowed, after, within, ban, extend)
-      answer(i, unbanned, remaining, reset_after, retry_after)
-      allowed = allowed and unbanned
-      i, at = i + 1, behind
-    end
-    local usage
-    usage, at = usage_of(extras, at)
-    if usage then
-      usage.place, usage.page, usage.hits, usage.is_taken_back = i, KEYS[i], hits, charge ~= nil
-      usages[#usages + 1] = usage
-      answers[i] = NOTHING
-      i = i + 1
-    end
-    local role = flags % 4
-    if role == 0 then
-      refused = refused or not allowed
-    elseif role == 1 and hits >= 0 then
-      -- A refund does not depend on a quota. A rule is over its limit if any of its checks is.
-      if flags % 8 < 4 then
-        quotas, over = quotas + 1, false
-      end
-      if not allowed and not over then
-        quotas_over, over = quotas_over + 1, true
-      end
-    end
-  until flags < 8
+    return allowed, remaining, reset_after, retry_after, delay
+  end
 
-  local denied = refused or (quotas > 0 and quotas_over == quotas)
-  if taken and denied then
-    pending = decide_denied(first, offset)
+  -- Replaced by leased.lua in the script for calls with leases.
+  local lease_of, decide_leased, answer_leases
+
+  local penalty
+  local function define_penalty()
+  -- PENALTY
+    return penalize
   end
-  local records = {}
-  for _, usage in ipairs(usages) do
-    last_key = usage.page
-    record(records, usage, denied, now)
-    if damaged then
-      answer(usage.place, false, 0, 0, 0)
+
+  -- Decides the penalty of a check, given the result of its limit.
+  local function decide_penalty(pending, key, extras, hits, allowed, after, within, ban, extend)
+    penalty = penalty or define_penalty()
+    local old
+    if extras % 4 >= 2 then
+      pending[key] = {ttl = 0}
+    else
+      old = pending_state(pending, key)
+    end
+    local event = hits > 0 and (allowed and 1 or 2) or 0
+    local state, ttl, unbanned, remaining, reset_after, retry_after =
+      penalty(old, event, now, after, within, ban, extend)
+    if state then
+      pending[key] = {state = state, ttl = ttl}
+    elseif damaged and event > 0 then
+      pending[key] = {ttl = 0}
+    end
+    return unbanned, remaining, reset_after, retry_after
+  end
+
+  -- Decides a denied request again if hits were taken for it. Returns its counters' states, and updates the remaining
+  -- hits in their answers.
+  local function decide_denied(first, offset)
+    local pending = {}
+    local i = first
+    repeat
+      local algorithm, flags, count_denied, extras, hits, number, period,
+        figure1, figure2, figure3, figure4, figure5, next_offset = struct.unpack(CHECK, asked, offset)
+      local charge
+      if extras % 8 >= 4 then
+        charge, next_offset = charge_of(next_offset)
+      end
+      local allowed, _, _, retry_after, delay = struct.unpack(ANSWER, answers[i])
+      allowed = allowed % 4 == 1
+      local _, remaining, reset_after, leases
+      if extras >= 16 then
+        local lease
+        lease, next_offset = lease_of(next_offset)
+        _, remaining, reset_after, _, _, leases = decide_leased(
+          pending, KEYS[i], KEYS[i + 1], lease, extras, true, hits, algorithm, count_denied, number, period, charge,
+          figure1, figure2, figure3, figure4, figure5)
+      else
+        _, remaining, reset_after = decide(
+          pending, KEYS[i], now, extras, true, hits, algorithm, count_denied, number, period, charge,
+          figure1, figure2, figure3, figure4, figure5)
+      end
+      answer(i, allowed, remaining, reset_after, retry_after, delay)
+      i, offset = i + 1, next_offset
+      if leases then
+        -- The damage is already part of the answer.
+        leases[4] = struct.unpack('<B', answers[i]) >= 4
+        answer_leases(i, leases)
+        i = i + 1
+      end
+      if extras % 2 == 1 then
+        local after, within, ban, extend, behind = struct.unpack(PENALTY, asked, offset)
+        decide_penalty(pending, KEYS[i], extras, hits, allowed, after, within, ban, extend)
+        -- The damage is already part of the answer.
+        damaged = false
+        i, offset = i + 1, behind
+      end
+      if extras % 16 >= 8 then
+        local _, behind = usage_of(offset)
+        i, offset = i + 1, behind
+      end
+    until flags < 8
+    return pending
+  end
+
+  -- Reads all counters again before any is written, if they are in several slots of a cluster. While a slot moves, some
+  -- versions of Redis allow access to all its counters until a script uses a second slot, and to none of them
+  -- afterwards. An error that a key holds a list or a hash, not a string, is ignored: it shows that this node has the
+  -- key.
+  local function must_be_here(pending, records)
+    if #ARGV == 1 then
+      return
+    end
+    local keys = {}
+    for key in pairs(pending) do
+      keys[#keys + 1] = key
+    end
+    for _, record in ipairs(records) do
+      keys[#keys + 1] = record.page
+    end
+    for _, key in ipairs(keys) do
+      local reply = redis.pcall('GET', key)
+      if type(reply) == 'table' and is_elsewhere(reply.err) then
+        error(reply.err, 0)
+      end
     end
   end
-  must_be_here(pending, records)
-  -- Usage records first: not every Redis user may write them, and if this fails, nothing is charged.
-  write_records(records)
-  for key, counter in pairs(pending) do
-    last_key = key
-    write(key, counter.state, counter.ttl, counter.lasting)
+
+  local record_usage, write_usage
+  local function define_usage()
+  -- USAGE
+    return record, write_records
   end
-  return i, at
+
+  -- Decides the checks of one request, starting with counter `first` and the check at `offset`; returns where the next
+  -- request begins.
+  local function decide_group(first, offset)
+    local pending, usages = {}, nil
+    local refused, quotas, quotas_over, over, taken = false, 0, 0, false, false
+    local i, at = first, offset
+    repeat
+      local algorithm, flags, count_denied, extras, hits, number, period,
+        figure1, figure2, figure3, figure4, figure5, next_offset = struct.unpack(CHECK, asked, at)
+      local charge
+      if extras % 8 >= 4 then
+        charge, next_offset = charge_of(next_offset)
+      end
+      local allowed, remaining, reset_after, retry_after, delay, leases
+      if extras >= 16 then
+        local lease
+        lease, next_offset = lease_of(next_offset)
+        allowed, remaining, reset_after, retry_after, delay, leases = decide_leased(
+          pending, KEYS[i], KEYS[i + 1], lease, extras, false, hits, algorithm, count_denied, number, period, charge,
+          figure1, figure2, figure3, figure4, figure5)
+      else
+        allowed, remaining, reset_after, retry_after, delay = decide(
+          pending, KEYS[i], now, extras, false, hits, algorithm, count_denied, number, period, charge,
+          figure1, figure2, figure3, figure4, figure5)
+      end
+      answer(i, allowed, remaining, reset_after, retry_after, delay)
+      taken = taken or (allowed and hits > 0 and count_denied == 0)
+      i, at = i + 1, next_offset
+      if leases then
+        answer_leases(i, leases)
+        i = i + 1
+      end
+      if extras % 2 == 1 then
+        local after, within, ban, extend, behind = struct.unpack(PENALTY, asked, at)
+        local unbanned
+        unbanned, remaining, reset_after, retry_after = decide_penalty(
+          pending, KEYS[i], extras, hits, allowed, after, within, ban, extend)
+        answer(i, unbanned, remaining, reset_after, retry_after)
+        allowed = allowed and unbanned
+        i, at = i + 1, behind
+      end
+      if extras % 16 >= 8 then
+        local usage
+        usage, at = usage_of(at)
+        usage.place, usage.page, usage.hits, usage.is_taken_back = i, KEYS[i], hits, charge ~= nil
+        usages = usages or {}
+        usages[#usages + 1] = usage
+        answers[i] = struct.pack(ANSWER, 0, 0, 0, 0, 0)
+        i = i + 1
+      end
+      local role = flags % 4
+      if role == 0 then
+        refused = refused or not allowed
+      elseif role == 1 and hits >= 0 then
+        -- A refund does not depend on a quota. A rule is over its limit if any of its checks is.
+        if flags % 8 < 4 then
+          quotas, over = quotas + 1, false
+        end
+        if not allowed and not over then
+          quotas_over, over = quotas_over + 1, true
+        end
+      end
+    until flags < 8
+
+    local denied = refused or (quotas > 0 and quotas_over == quotas)
+    if taken and denied then
+      pending = decide_denied(first, offset)
+    end
+    local records = {}
+    if usages then
+      if not record_usage then
+        record_usage, write_usage = define_usage()
+      end
+      for _, usage in ipairs(usages) do
+        last_key = usage.page
+        record_usage(records, usage, denied, now)
+        if damaged then
+          answer(usage.place, false, 0, 0, 0)
+        end
+      end
+    end
+    must_be_here(pending, records)
+    if usages then
+      -- Usage records first: not every Redis user may write them, and if this fails, nothing is charged.
+      write_usage(records)
+    end
+    for key, counter in pairs(pending) do
+      last_key = key
+      write(key, counter.state, counter.ttl, counter.lasting)
+    end
+    return i, at
+  end
+
+  return decide_group
 end
 
 local i, offset = 1, 1
+local decide_group
 local function decide_all()
   while i <= #KEYS do
     local algorithm, flags, count_denied, extras, hits, number, period,
@@ -271,7 +302,8 @@ local function decide_all()
     if flags < 8 and extras == 0 then
       -- The fast path for most requests: a single check, which decides alone what it charges.
       local key = KEYS[i]
-      local state, ttl, allowed, remaining, reset_after, retry_after, lasting, delay = algorithms[algorithm](
+      local run = algorithms[algorithm] or define(algorithm)
+      local state, ttl, allowed, remaining, reset_after, retry_after, lasting, delay = run(
         read(key, algorithm), hits, false, number, period, count_denied == 1, now, nil,
         figure1, figure2, figure3, figure4, figure5)
       if state then
@@ -282,27 +314,28 @@ local function decide_all()
       answer(i, allowed, remaining, reset_after, retry_after, delay)
       i, offset = i + 1, next_offset
     else
+      decide_group = decide_group or define_groups()
       i, offset = decide_group(i, offset)
     end
   end
 end
 
 -- If Redis cannot read or write a counter, only the request that uses it fails.
-local UNDECIDED, ELSEWHERE = struct.pack(ANSWER, 2, 0, 0, NEVER, 0), struct.pack(ANSWER, 3, 0, 0, NEVER, 0)
 local failure = ''
 repeat
   local ok, err = pcall(decide_all)
   if not ok then
     damaged = false
     err = type(err) == 'table' and err.err or err
-    local undecided = UNDECIDED
+    local mark = 2
     if is_elsewhere(err) then
-      undecided = ELSEWHERE
+      mark = 3
     else
       failure = last_key .. ': ' .. err
     end
+    local undecided = struct.pack(ANSWER, mark, 0, 0, NEVER, 0)
     repeat
-      local _, flags, _, extras = struct.unpack('<BBBB', asked, offset)
+      local _, flags, _, extras = string.byte(asked, offset, offset + 3)
       answers[i] = undecided
       i, offset = i + 1, offset + struct.size(CHECK) + (extras % 8 >= 4 and struct.size(CHARGE) or 0)
       if extras >= 16 then
@@ -314,9 +347,8 @@ repeat
         i, offset = i + 1, offset + struct.size(PENALTY)
       end
       if extras % 16 >= 8 then
-        local _, behind = usage_of(extras, offset)
         answers[i] = undecided
-        i, offset = i + 1, behind
+        i, offset = i + 1, (select(8, struct.unpack(USAGE, asked, offset)))
       end
     until flags < 8
   end

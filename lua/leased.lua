@@ -7,7 +7,6 @@
 local ROOM, WINDOW, TOKENS = 0, 1, 2
 -- MAX_TTL_MS, PART and MAX_ENDS of leased.rs.
 local MAX_TTL, PART, MAX_ENDS = 30000, 8, 64
-local LEASE = '<dddddddd'
 
 -- Unpacks a state: its ends and the hits of each; nil if it is damaged.
 local function unpack_leased(state)

@@ -1,8 +1,9 @@
 -- Decides the requests of a call in order, all at the same time. Each request is a group of checks that are decided
 -- together.
 --
--- The script consists of this file, bucket.lua, penalty.lua, the algorithms in the order of Algorithm::ALL, usage.lua,
--- and decide.lua. Running all these definitions costs Redis as much as a decision does. So a call with a single check
+-- The script consists of the definitions of this file that decide.lua uses, and of decide.lua. That has the algorithms,
+-- penalty.lua and usage.lua within functions, each with the definitions that only it uses, and a call runs those
+-- functions that it needs: running all definitions costs Redis as much as a decision does. A call with a single check
 -- has a separate script: alone.lua, with the algorithm and the definitions that it uses from this file and from
 -- bucket.lua. Each paragraph of these two files is one definition, which is included or left out as a whole.
 --
@@ -111,8 +112,8 @@ local function list_of(key, stored)
   return {key = key, stored = stored, first = 0, stop = stored, set = {}, write = list_write}
 end
 
-local function open_list(key)
-  return list_of(key, ask('LLEN', key) or 0)
+local function open_list(key, is_empty)
+  return list_of(key, not is_empty and ask('LLEN', key) or 0)
 end
 
 -- Writes a counter. Each write sets the TTL, unless `lasting` keeps the present one.

@@ -1,7 +1,8 @@
 //! The scripts, assembled from `lua/`: one that decides any call without leases, one that decides any call, variants of
 //! both for counters in several slots of a cluster, and for each algorithm one that decides a call of a single check.
-//! In every call Redis runs the whole script, including its definitions; the scripts for a single check have few of
-//! them. Those of leases add a sixth to a call of two checks, measured.
+//! In every call Redis runs the whole script, including its definitions. So the scripts for a single check have only
+//! those that they need, and the others make most of theirs when a check needs them. Those of leases added a sixth to a
+//! call of two checks, measured.
 
 use std::sync::LazyLock;
 
@@ -17,8 +18,12 @@ const DECIDE: &str = include_str!("../../../../lua/decide.lua");
 const ALONE: &str = include_str!("../../../../lua/alone.lua");
 const SCATTERED: &str = include_str!("../../../../lua/scattered.lua");
 
-/// The line of [`DECIDE`] that is replaced by the definitions of leases.
-const LEASES: &str = "local LEASE, lease_of, decide_leased, answer_leases\n";
+/// The lines of [`DECIDE`] that are replaced by the algorithms, the penalty, the records of usage, and the definitions
+/// of leases.
+const ALGORITHMS: &str = "  -- ALGORITHMS\n";
+const PENALTIES: &str = "  -- PENALTY\n";
+const RECORDS: &str = "  -- USAGE\n";
+const LEASES: &str = "  local lease_of, decide_leased, answer_leases\n";
 
 /// The line of [`ALONE`] that is replaced by an algorithm and its definitions.
 const DEFINITIONS: &str = "  -- DEFINITIONS\n";
@@ -82,28 +87,43 @@ impl Scripts {
     }
 }
 
-/// Returns the prelude, the part shared by the buckets, the penalty, every algorithm in the order of
-/// [`Algorithm::ALL`], the records of usage, and the decision of a group, with leases if calls have them.
+/// Returns the script that decides any call, with leases if calls have them. Definitions that it always needs come
+/// first. Each algorithm, the penalty and the records of usage are within a function, together with those that only
+/// they need.
 pub(crate) fn all(has_leases: bool) -> String {
-    let mut parts = vec![PRELUDE, BUCKET, penalty::LUA];
-    parts.extend(Algorithm::ALL.iter().map(|algorithm| algorithm.lua()));
     let decide = if has_leases { DECIDE.replace(LEASES, leased::LUA) } else { DECIDE.to_owned() };
-    parts.extend([USAGE, &decide]);
-    parts.join("\n")
+    let definitions: Vec<&str> = PRELUDE.split("\n\n").chain([BUCKET]).collect();
+    let first = needed(&definitions, &[&decide]);
+    let others: Vec<&str> = definitions.into_iter().filter(|definition| !first.contains(definition)).collect();
+    let with_needed = |text: &str| [needed(&others, &[text]), vec![text]].concat().join("\n");
+    let algorithms = Algorithm::ALL.iter().map(|algorithm| {
+        let number = *algorithm as usize + 1;
+        let lua = with_needed(&algorithm.lua().replace("#algorithms + 1", &number.to_string()));
+        format!("  if number == {number} then\n{lua}  end\n")
+    });
+    let decide = decide.replace(ALGORITHMS, &algorithms.collect::<String>());
+    let decide = decide.replace(PENALTIES, &with_needed(penalty::LUA)).replace(RECORDS, &with_needed(USAGE));
+    [first, vec![&decide]].concat().join("\n")
 }
 
 /// Returns the script that decides one check by this algorithm, with the definitions that both use.
 fn alone(algorithm: Algorithm) -> String {
-    let prelude = registered_alone(PRELUDE);
-    let mut needed = registered_alone(algorithm.lua());
-    // Each definition uses only those before it.
+    let (prelude, lua) = (registered_alone(PRELUDE), registered_alone(algorithm.lua()));
     let definitions: Vec<&str> = prelude.split("\n\n").chain([BUCKET]).collect();
-    for definition in definitions.into_iter().rev() {
-        if defined(definition).any(|name| names(ALONE, name) || names(&needed, name)) {
-            needed = [definition, &needed].join("\n");
+    let definitions = [needed(&definitions, &[ALONE, &lua]), vec![&lua]].concat().join("\n");
+    ALONE.replace(DEFINITIONS, &definitions)
+}
+
+/// Returns the definitions that these texts use, and those that they use in turn. Each uses only those before it.
+fn needed<'d>(definitions: &[&'d str], texts: &[&str]) -> Vec<&'d str> {
+    let mut needed: Vec<&str> = Vec::new();
+    for definition in definitions.iter().rev() {
+        let is_used = |name| texts.iter().chain(&needed).any(|text| names(text, name));
+        if defined(definition).any(is_used) {
+            needed.insert(0, definition);
         }
     }
-    ALONE.replace(DEFINITIONS, &needed)
+    needed
 }
 
 /// Returns the text with local variables in place of the tables of algorithms and list openers.
@@ -139,7 +159,22 @@ mod tests {
         for name in ["settle_leased", "lends", "unpack_leased"] {
             assert!(!without.iter().any(|defined| defined == name) && with.iter().any(|defined| defined == name));
         }
-        assert!(!all(true).contains(LEASES), "they are in the place of it");
+        for line in [ALGORITHMS, PENALTIES, RECORDS, LEASES] {
+            assert!(DECIDE.contains(line) && !all(true).contains(line), "definitions are in the place of {line:?}");
+        }
+    }
+
+    #[test]
+    fn a_script_for_any_call_makes_few_definitions_before_a_check_needs_them() {
+        let source = all(false);
+        let (always, later) = source.split_once("local function define(number)\n").unwrap();
+        for name in ["write", "ask", "damaged", "algorithms", "lists"] {
+            assert!(defined(always).any(|defined| defined == name), "{name}");
+        }
+        for name in ["bucket", "open_list", "mul_div", "steady", "penalize", "record", "decide_slots"] {
+            assert!(!defined(always).any(|defined| defined == name), "{name}");
+            assert!(defined(later).any(|defined| defined == name), "{name}");
+        }
     }
 
     #[test]
