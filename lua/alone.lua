@@ -8,9 +8,18 @@ local ok, reply = pcall(function(key, asked)
   local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
   local _, _, count_denied, _, hits, number, period,
     figure1, figure2, figure3, figure4, figure5 = struct.unpack('<BBBBdddddddd', asked)
+  local before
+  if open then
+    before = open(key)
+  else
+    before = redis.pcall('GET', key)
+    -- An error is a table, and a string has no such field.
+    if before and before.err then
+      before = unreadable(before)
+    end
+  end
   local state, ttl, allowed, remaining, reset_after, retry_after, lasting, delay = algorithm(
-    open and open(key) or ask('GET', key), hits, false, number, period, count_denied == 1, now, nil,
-    figure1, figure2, figure3, figure4, figure5)
+    before, hits, false, number, period, count_denied == 1, now, nil, figure1, figure2, figure3, figure4, figure5)
   if state then
     write(key, state, ttl, lasting)
   elseif damaged and hits ~= 0 then

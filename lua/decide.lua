@@ -2,6 +2,8 @@
 -- happen, and limits that count denials are charged. The twin of src/engine/check/group.rs.
 local CHECK, CHARGE, PENALTY, USAGE = '<BBBBdddddddd', '<dd', '<dddd', '<BBddddI4c0'
 local LEASE, ANSWER = '<dddddddd', '<Bdddd'
+-- In place of a check: it is the same as the previous one, of another counter.
+local REPEATED = 0
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local asked = ARGV[1]
@@ -294,25 +296,56 @@ local function define_groups()
 end
 
 local i, offset = 1, 1
+-- The offset of the last check that was given in full.
+local given
 local decide_group
 local function decide_all()
-  while i <= #KEYS do
-    local algorithm, flags, count_denied, extras, hits, number, period,
-      figure1, figure2, figure3, figure4, figure5, next_offset = struct.unpack(CHECK, asked, offset)
+  -- Locals cost less than globals.
+  local call, try, pack, byte = redis.call, redis.pcall, struct.pack, string.byte
+  local keys, count = KEYS, #KEYS
+  local algorithm, flags, count_denied, extras, hits, number, period,
+    figure1, figure2, figure3, figure4, figure5, next_offset
+  local run, open
+  while i <= count do
+    local is_given = byte(asked, offset) ~= REPEATED
+    given = is_given and offset or given
+    -- After an error, `run` is nil.
+    if is_given or not run then
+      algorithm, flags, count_denied, extras, hits, number, period,
+        figure1, figure2, figure3, figure4, figure5, next_offset = struct.unpack(CHECK, asked, given)
+      run, count_denied = algorithms[algorithm] or define(algorithm), count_denied == 1
+      open = lists[algorithm]
+    end
     if flags < 8 and extras == 0 then
       -- The fast path for most requests: a single check, which decides alone what it charges.
-      local key = KEYS[i]
-      local run = algorithms[algorithm] or define(algorithm)
-      local state, ttl, allowed, remaining, reset_after, retry_after, lasting, delay = run(
-        read(key, algorithm), hits, false, number, period, count_denied == 1, now, nil,
-        figure1, figure2, figure3, figure4, figure5)
-      if state then
-        write(key, state, ttl, lasting)
-      elseif damaged and hits ~= 0 then
-        redis.call('DEL', key)
+      local key = keys[i]
+      last_key = key
+      local state
+      if open then
+        state = open(key)
+      else
+        state = try('GET', key)
+        -- An error is a table, and a string has no such field.
+        if state and state.err then
+          state = unreadable(state)
+        end
       end
-      answer(i, allowed, remaining, reset_after, retry_after, delay)
-      i, offset = i + 1, next_offset
+      local ttl, allowed, remaining, reset_after, retry_after, lasting, delay
+      state, ttl, allowed, remaining, reset_after, retry_after, lasting, delay = run(
+        state, hits, false, number, period, count_denied, now, nil, figure1, figure2, figure3, figure4, figure5)
+      if lasting and state then
+        call('SET', key, state, 'KEEPTTL')
+      elseif state then
+        write(key, state, ttl)
+      elseif damaged and hits ~= 0 then
+        call('DEL', key)
+      end
+      if damaged then
+        answer(i, allowed, remaining, reset_after, retry_after, delay)
+      else
+        answers[i] = pack(ANSWER, allowed and 1 or 0, remaining, reset_after, retry_after, delay or 0)
+      end
+      i, offset = i + 1, is_given and next_offset or offset + 1
     else
       decide_group = decide_group or define_groups()
       i, offset = decide_group(i, offset)
@@ -334,10 +367,16 @@ repeat
       failure = last_key .. ': ' .. err
     end
     local undecided = struct.pack(ANSWER, mark, 0, 0, NEVER, 0)
+    local algorithm, flags, extras, _
     repeat
-      local _, flags, _, extras = string.byte(asked, offset, offset + 3)
+      algorithm, flags, _, extras = string.byte(asked, offset, offset + 3)
+      if algorithm == REPEATED then
+        flags, extras, offset = 0, 0, offset + 1
+      else
+        offset = offset + struct.size(CHECK) + (extras % 8 >= 4 and struct.size(CHARGE) or 0)
+      end
       answers[i] = undecided
-      i, offset = i + 1, offset + struct.size(CHECK) + (extras % 8 >= 4 and struct.size(CHARGE) or 0)
+      i = i + 1
       if extras >= 16 then
         answers[i] = undecided
         i, offset = i + 1, offset + struct.size(LEASE)

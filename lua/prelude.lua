@@ -22,7 +22,8 @@
 --          case; 2: a request that passed is denied after all; 3: the limit is not asked and lets the request pass),
 --          costs_denied (0 or 1), period (ms), TTL of the page (ms); for occasion 2 the time when the request passed
 --          (ms since the epoch) and its cost, for 1 and 3 zero and the hits; and the length and text of the counter's
---          tag, with length 0 if the counter's name contains the tag
+--          tag, with length 0 if the counter's name contains the tag. In place of a check that is decided alone and
+--          is the same as the previous one except for its counter, a byte 0
 -- reply    a string: '<d' the time of all decisions (ms since the epoch); for each counter '<Bdddd': allowed (0 or 1; 2
 --          if its request could not be decided, 3 if that is because this cluster node does not have one of its
 --          counters; plus 4 if the counter was damaged and was decided as a new one), remaining (negative: by how much
@@ -49,16 +50,21 @@ local function is_whole(number)
   return number >= 0 and number < 9007199254740992 and number % 1 == 0
 end
 
--- Runs a command that reads a counter; returns nil if the key has another type.
-local function ask(...)
-  local reply = redis.pcall(...)
-  if type(reply) ~= 'table' or not reply.err then
-    return reply
-  end
+-- Handles the error of a command that reads a counter; returns nil if the key has another type.
+local function unreadable(reply)
   if not string.find(reply.err, 'WRONGTYPE', 1, true) then
     error(reply.err, 0)
   end
   damaged = true
+end
+
+-- Runs a command that reads a counter; returns nil if the key has another type.
+local function ask(...)
+  local reply = redis.pcall(...)
+  if type(reply) == 'table' and reply.err then
+    return unreadable(reply)
+  end
+  return reply
 end
 
 -- Decides on a state. If the decision finds the state damaged, it is repeated on the fresh state.

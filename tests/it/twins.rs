@@ -99,11 +99,17 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let refused = (1..=MAX_HITS).prop_map(|hits| Occasion::Denied { hits });
     let occasion = prop_oneof![8 => Just(Occasion::Decided), 1 => refused, 1 => undone, 1 => exempt];
     let alone = (0..3_usize, change, caller, wants, role, occasion, any_lends()).boxed();
-    let request = prop::collection::vec(alone.clone(), 1..5);
-    // A call with a single check has a separate script.
+    let request = prop::collection::vec(alone.clone(), 1..5).boxed();
+    // A call with a single check has a separate script, and a check that is the same as the previous one is sent as one
+    // byte.
+    let repeated = (alone.clone(), 2..5_usize).prop_map(|(asked, times)| vec![vec![asked]; times]);
+    let requests = |count: std::ops::Range<usize>| prop::collection::vec(request.clone(), count);
+    let mixed = (requests(0..3), repeated.clone(), requests(0..3));
     let calls = prop_oneof![
-        2 => prop::collection::vec(request, 1..4),
-        1 => alone.prop_map(|asked| vec![vec![asked]]),
+        4 => requests(1..4),
+        2 => alone.prop_map(|asked| vec![vec![asked]]),
+        1 => repeated,
+        1 => mixed.prop_map(|(before, repeated, after)| [before, repeated, after].concat()),
     ];
     prop::collection::vec((moves, calls), 1..25)
 }
@@ -517,9 +523,10 @@ fn a_window_of_the_calendar_is_that_of_the_clock_of_redis() {
             let clocks = Clocks { redis: now, process: now.saturating_add_signed(ahead) };
             let first = check(&limit, if is_other { other } else { limit }, hits);
             // Another request of the same call is decided regardless of this one.
-            let requests = if is_alone { vec![first] } else { vec![first, check(&second, second, hits)] };
+            let others = [first.clone(), check(&second, second, hits), check(&second, second, hits)];
+            let requests = [vec![first], if is_alone { Vec::new() } else { others.to_vec() }].concat();
             let (decided, stored) = runtime.block_on(lua.decide(&requests, clocks));
-            for ((checks, decided), (bytes, _)) in requests.iter().zip(&decided).zip(&stored) {
+            for (checks, decided) in requests.iter().zip(&decided) {
                 match decided {
                     Ok(verdicts) => prop_assert_eq!(verdicts, &rust.decide(checks, now), "{:?}", clocks),
                     Err(StoreError::Counter(why)) => {
@@ -528,6 +535,8 @@ fn a_window_of_the_calendar_is_that_of_the_clock_of_redis() {
                     }
                     other => prop_assert!(false, "{:?}", other),
                 }
+            }
+            for (checks, (bytes, _)) in requests.iter().zip(&stored) {
                 let twin = rust.state(&checks[0].key).map(State::pack);
                 prop_assert_eq!(bytes, &twin, "{:?}", clocks);
             }

@@ -21,6 +21,9 @@ use crate::store::memory::SystemClock;
 /// Bytes for one check, enough to include its penalty, its leases, its charge to take back, or its record: four flags,
 /// and the hits, number, period and figures of the algorithm as doubles.
 const QUESTION: usize = 4 + (3 + FIGURES) * 8;
+/// The byte in place of a check that decides alone and is the same as the previous one. Other checks begin with the
+/// number of an algorithm.
+const REPEATED: u8 = 0;
 /// Bytes in the reply before the counters: the time of all decisions, as a double.
 pub const TIME: usize = 8;
 /// Bytes in the reply for one counter: whether it is allowed, the remaining hits, and three times as doubles.
@@ -169,8 +172,7 @@ pub fn call_of<'g>(scripts: &Scripts, groups: impl IntoIterator<Item = &'g Group
         _ if is_scattered => scripts.scattered(has_leases),
         _ => scripts.all(has_leases),
     };
-    let mut questions = Vec::with_capacity(counters * QUESTION);
-    groups.clone().for_each(|group| questions.extend_from_slice(group.questions()));
+    let questions = questions(groups.clone(), counters);
     let keys: SmallVec<[&[u8]; 32]> = groups.flat_map(Group::keys).collect();
     let mut call = cmd("EVALSHA");
     call.arg(sha1);
@@ -185,6 +187,23 @@ pub fn call_of<'g>(scripts: &Scripts, groups: impl IntoIterator<Item = &'g Group
 /// Returns the commands that load the scripts into Redis.
 pub fn load(is_cluster: bool) -> impl Iterator<Item = Cmd> {
     SCRIPTS.load(is_cluster)
+}
+
+/// Returns the questions of groups with this many counters in all. A question that is the same as the previous one
+/// takes one byte: most calls are about many counters of few rules.
+fn questions<'g>(groups: impl Iterator<Item = &'g Group>, counters: usize) -> Vec<u8> {
+    let mut questions = Vec::with_capacity(counters * QUESTION);
+    let mut previous = None;
+    for group in groups {
+        let alone = group.alone.map(|_| group.questions());
+        if alone.is_some() && alone == previous {
+            questions.push(REPEATED);
+        } else {
+            questions.extend_from_slice(group.questions());
+        }
+        previous = alone;
+    }
+    questions
 }
 
 /// Appends one check as `lua/prelude.lua` unpacks it. It is `joined` to the previous check if both are of one rule, and
