@@ -21,26 +21,32 @@ local function less_by(from, from_fraction, hits, fraction, period)
   return from - hits - 1, from_fraction + period - fraction
 end
 
-local function is_sound_bucket(state, period)
+-- Unpacks a state; nothing if it is damaged.
+local function unpack_bucket(state, period)
   if #state ~= 32 and #state ~= 40 then
-    return false
+    return
   end
   local at, missing, fraction, until_ = struct.unpack('<dddd', state)
-  return is_whole(at) and is_whole(missing) and is_whole(fraction) and fraction < period and is_whole(until_)
-    and (#state == 32 or is_whole((struct.unpack('<d', state, 33))))
+  local taken_back = #state == 40 and struct.unpack('<d', state, 33) or 0
+  if is_whole(at) and is_whole(missing) and is_whole(fraction) and fraction < period and is_whole(until_)
+    and is_whole(taken_back)
+  then
+    return at, missing, fraction, until_, taken_back
+  end
+end
+
+-- Returns the time in which this many hits and the fraction leak.
+local function leak(hits, fraction, number, period)
+  if hits == 0 and fraction == 0 then
+    return 0
+  end
+  local quotient, rest = mul_div(period, hits, number)
+  return quotient + math.ceil((rest + fraction) / number)
 end
 
 local function bucket(
   state, hits, denied, number, period, count_denied, now, charge, burst, deepest, refill, max_delay, kept)
   local most = count_denied and deepest + number or deepest
-  -- Time in which this many hits and the fraction leak.
-  local function leak(hits, fraction)
-    if hits == 0 and fraction == 0 then
-      return 0
-    end
-    local quotient, rest = mul_div(period, hits, number)
-    return quotient + math.ceil((rest + fraction) / number)
-  end
   local time = now
   local set_back = false
   local missing = 0
@@ -49,15 +55,15 @@ local function bucket(
   local taken_back = 0
   local unseen = true
   local at
-  local stored_missing, stored_fraction
+  local stored_missing, stored_fraction, stored_until, stored_taken_back
   local latest
   local too_far = false
-  if state and not is_sound_bucket(state, period) then
-    state, damaged = nil, true
-  end
   if state then
-    at, missing, fraction, until_ = struct.unpack('<dddd', state)
-    stored_missing, stored_fraction = missing, fraction
+    at, stored_missing, stored_fraction, stored_until, stored_taken_back = unpack_bucket(state, period)
+    damaged = damaged or not at
+  end
+  if at then
+    missing, fraction, until_ = stored_missing, stored_fraction, stored_until
     -- A later expiry is from a slower limit before a rule change, or damaged. The latest one counts from the time of
     -- the state, so a request that charges nothing cannot extend it.
     latest = at + refill + kept + REMEMBERED
@@ -65,10 +71,8 @@ local function bucket(
     until_ = math.min(until_, latest)
     unseen = now >= until_
   end
-  if not unseen and #state > 32 then
-    taken_back = struct.unpack('<d', state, 33)
-  end
   if not unseen then
+    taken_back = stored_taken_back
     time, set_back = steady(now, at, period)
     if missing >= most then
       missing, fraction = most, 0
@@ -87,7 +91,10 @@ local function bucket(
   end
 
   -- Hits that leak while a request is delayed.
-  local queue, part = mul_div(max_delay, number, period)
+  local queue, part = 0, 0
+  if max_delay > 0 then
+    queue, part = mul_div(max_delay, number, period)
+  end
   local capacity = burst + queue
   -- Negative in debt.
   local room = capacity - missing - (fraction > part and 1 or 0)
@@ -138,10 +145,10 @@ local function bucket(
   end
   if not allowed and not denied and hits <= capacity then
     local over = missing + hits - burst
-    retry_after = time - now + leak(over, fraction) - max_delay
+    retry_after = time - now + leak(over, fraction, number, period) - max_delay
   end
 
-  local empties = leak(missing, fraction)
+  local empties = leak(missing, fraction, number, period)
   local is_empty = missing == 0 and fraction == 0
   -- A limit that became slower must keep its counter longer than was stored. A bucket that starts empty must be kept
   -- even when it is full, because a new one is not.
@@ -170,7 +177,7 @@ local function bucket(
   end
   local delay = 0
   if allowed and hits > 0 and missing >= burst then
-    delay = leak(missing - burst, fraction)
+    delay = leak(missing - burst, fraction, number, period)
   end
   room = capacity - missing - (fraction > part and 1 or 0)
   local stored = false

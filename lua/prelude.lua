@@ -150,6 +150,11 @@ end
 -- Returns the whole quotient and the remainder of a * b / c; exact if a and c are below 2^35 and b is below 2^34. It
 -- splits b into two parts.
 local function mul_div(a, b, c)
+  local product = a * b
+  if product < 9007199254740992 then
+    local rest = product % c
+    return (product - rest) / c, rest
+  end
   local low = b % 65536
   local high = (b - low) / 65536
   local quotient = math.floor(a * high / c)

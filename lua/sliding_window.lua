@@ -4,13 +4,9 @@
 -- state: '<dd' index (of the newest segment, counted from the epoch), sum (of all counts), then 'I4' a count for the
 -- newest segment and each of the `segments` before it
 
--- Returns whether a state has the right layout. The sum is compared with the counts once in a period, so a wrong sum
--- persists no longer than that.
-local function is_sound(state, index, segments)
-  if #state ~= 20 + 4 * segments then
-    return false
-  end
-  local stored, sum, newest = struct.unpack('<ddI4', state)
+-- Returns whether a state of the right length is valid. The sum is compared with the counts once in a period, so a
+-- wrong sum persists no longer than that.
+local function is_sound(state, stored, sum, newest, index, segments)
   if not is_whole(stored) or not is_whole(sum) or sum < newest then
     return false
   end
@@ -25,16 +21,27 @@ end
 
 local function sliding_window(
   state, hits, denied, number, period, count_denied, now, charge, segment, segments, linear)
-  local index = math.floor(now / segment)
-  if state and not is_sound(state, index, segments) then
+  local index = (now - now % segment) / segment
+  local is_usual = hits >= 0 and linear == 0 and not denied
+  local stored, sum, newest
+  if state and #state == 20 + 4 * segments then
+    stored, sum, newest = struct.unpack('<ddI4', state)
+    if stored == index and is_usual and hits > 0 and sum + hits <= number and sum >= newest and sum % 1 == 0 then
+      -- The fast path for most requests: they are allowed, and there is a count for the present segment.
+      sum = sum + hits
+      local reset_after = (index + segments + 1) * segment - now
+      state = struct.pack('<ddI4', index, sum, newest + hits) .. string.sub(state, 21)
+      return state, reset_after, true, number - sum, reset_after, 0, newest > 0
+    end
+  end
+  if state and not (stored and is_sound(state, stored, sum, newest, index, segments)) then
     state, damaged = nil, true
   end
-  if hits >= 0 and linear == 0 and not denied then
-    -- The fast path for most requests: usually only the sum of the counts matters.
-    local stored, sum, newest = -math.huge, 0, 0
-    if state then
-      stored, sum, newest = struct.unpack('<ddI4', state)
-    end
+  if not state then
+    stored, sum, newest = -math.huge, 0, 0
+  end
+  if is_usual then
+    -- Usually only the sum of the counts matters.
     local left = index - stored
     if left > segments then
       sum, newest = 0, 0
@@ -52,17 +59,15 @@ local function sliding_window(
     local allowed = sum + hits <= number
     if left >= 0 and allowed and hits > 0 then
       local older
-      if left == 0 then
-        older = string.sub(state, 21)
-      elseif left > segments then
+      if left > segments then
         older = string.rep('\0', 4 * segments)
       else
         older = string.rep('\0', 4 * (left - 1)) .. string.sub(state, 17, -4 * left - 1)
       end
       sum = sum + hits
-      state = struct.pack('<ddI4', index, sum, newest + hits) .. older
+      state = struct.pack('<ddI4', index, sum, hits) .. older
       local reset_after = (index + segments + 1) * segment - now
-      return state, reset_after, true, number - sum, reset_after, 0, newest > 0
+      return state, reset_after, true, number - sum, reset_after, 0
     elseif left >= 0 and (hits == 0 or not count_denied) then
       -- Nothing is charged. A count expires when its segment lies completely outside the window; when the newest count
       -- expires, all have.
@@ -107,14 +112,14 @@ local function sliding_window(
   local counts = {}
   local set_back = false
   local left = segments + 1
-  local stored
+  local values
   if state then
-    stored = {struct.unpack(layout, state)}
-    index, set_back = steady(index, stored[1], segments)
-    left = set_back and 0 or index - stored[1]
+    values = {struct.unpack(layout, state)}
+    index, set_back = steady(index, stored, segments)
+    left = set_back and 0 or index - stored
   end
   for age = 0, segments do
-    counts[age + 1] = age >= left and stored[age - left + 3] or 0
+    counts[age + 1] = age >= left and values[age - left + 3] or 0
   end
   if set_back then
     -- After a clock reset it is unknown how much of the oldest segment is covered, so its hits move to the next one.

@@ -51,7 +51,10 @@ const PLANTS: [Plant; 11] = [
     Plant {
         what: "one too many passes, in Redis",
         file: "lua/sliding_window.lua",
-        changes: &[("local allowed = sum + hits <= number", "local allowed = sum + hits <= number + 1")],
+        changes: &[
+            ("local allowed = sum + hits <= number", "local allowed = sum + hits <= number + 1"),
+            ("sum + hits <= number and sum >= newest", "sum + hits <= number + 1 and sum >= newest"),
+        ],
         run: Run::Faults(System::TollgateRedis, Fault::None, over),
     },
     Plant {
@@ -71,7 +74,9 @@ const PLANTS: [Plant; 11] = [
         file: "lua/sliding_window.lua",
         changes: &[
             ("      sum = sum + hits\n      state", "      sum = sum + 2 * hits\n      state"),
-            ("index, sum, newest + hits) .. older", "index, sum, newest + 2 * hits) .. older"),
+            ("index, sum, hits) .. older", "index, sum, 2 * hits) .. older"),
+            ("      sum = sum + hits\n      local", "      sum = sum + 2 * hits\n      local"),
+            ("sum, newest + hits)", "sum, newest + 2 * hits)"),
         ],
         run: Run::Faults(System::TollgateRedis, Fault::None, needless),
     },
