@@ -44,6 +44,14 @@ local function leak(hits, fraction, number, period)
   return quotient + math.ceil((rest + fraction) / number)
 end
 
+-- Returns when the key of a bucket expires, given the time of its state and its expiry, and the step to which that is
+-- rounded up. The twin of `key_expiry`.
+local function key_expiry(at, until_)
+  local ttl = until_ - at
+  local step = ttl < 8000 and 1 or ttl < 64000 and 1000 or ttl < 512000 and 8000 or 64000
+  return until_ + -until_ % step, step
+end
+
 local function bucket(
   state, hits, denied, number, period, count_denied, now, charge, burst, deepest, refill, max_delay, kept)
   local most = count_denied and deepest + number or deepest
@@ -190,5 +198,15 @@ local function bucket(
   if stored and taken_back > 0 then
     stored = stored .. struct.pack('<d', taken_back)
   end
-  return stored, until_ > time and until_ - now or 0, allowed, math.max(room, 0), reset_after, retry_after, false, delay
+  local ttl, lasting = 0, false
+  if stored and until_ > time then
+    local expiry, step = key_expiry(changed and time or at, until_)
+    ttl = expiry - now
+    if not unseen then
+      -- With the same step, the present TTL was computed from the same expiry.
+      local stored_expiry, stored_step = key_expiry(at, stored_until)
+      lasting = stored_expiry == expiry and stored_step == step
+    end
+  end
+  return stored, ttl, allowed, math.max(room, 0), reset_after, retry_after, lasting, delay
 end

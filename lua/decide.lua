@@ -84,8 +84,9 @@ local function define_groups()
     local state, ttl, allowed, remaining, reset_after, retry_after, lasting, delay = run(
       old, hits, denied, number, period, count_denied == 1, at, charge, figure1, figure2, figure3, figure4, figure5)
     if state then
-      ttl = ttl > 0 and math.max(ttl - (now - at), 1) or 0
-      pending[key] = {state = state, ttl = ttl, lasting = lasting and (not found or found.lasting)}
+      local left = ttl - (now - at)
+      ttl = ttl > 0 and math.max(left, 1) or 0
+      pending[key] = {state = state, ttl = ttl, lasting = lasting and left > 0 and (not found or found.lasting)}
     elseif damaged and hits ~= 0 then
       pending[key] = {state = lists[algorithm] and lists[algorithm](key, 'empty'), ttl = 0}
     end

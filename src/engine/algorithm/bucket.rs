@@ -215,7 +215,25 @@ pub(super) fn decide(
         _ if changed => Some(State { at: time, missing, fraction, until, taken_back }),
         _ => None,
     };
-    (state.map(|state| (state, if until > time { until - now } else { 0 })), verdict)
+    let change = state.map(|state| {
+        let expires_after_ms = if until > time { key_expiry(state.at, until) - now } else { 0 };
+        (state, expires_after_ms)
+    });
+    (change, verdict)
+}
+
+/// Returns when the key of a bucket with this state expires: up to an eighth of the TTL later than the bucket. Rounded
+/// up to a step, this time seldom changes, and a script that leaves it as it is costs Redis less than one that sets it.
+/// It is the same for all states with the same step and the same rounded expiry, so a script that reads one of them
+/// knows the TTL of its key.
+fn key_expiry(at: u64, until: u64) -> u64 {
+    let step = match until.saturating_sub(at) {
+        0..8_000 => 1,
+        8_000..64_000 => 1_000,
+        64_000..512_000 => 8_000,
+        512_000.. => 64_000,
+    };
+    until.next_multiple_of(step)
 }
 
 /// Returns the hits that leak in `ms`, up to a whole refill, and the fraction in units of `1/period` of a hit.
