@@ -83,6 +83,9 @@ local function define_groups()
     end
     local state, ttl, allowed, remaining, reset_after, retry_after, lasting, delay = run(
       old, hits, denied, number, period, count_denied == 1, at, charge, figure1, figure2, figure3, figure4, figure5)
+    if state and lasting and lasting ~= true then
+      state, lasting = string.sub(old, 1, lasting) .. state .. string.sub(old, lasting + #state + 1), true
+    end
     if state then
       local left = ttl - (now - at)
       ttl = ttl > 0 and math.max(left, 1) or 0
@@ -334,8 +337,10 @@ local function decide_all()
       local ttl, allowed, remaining, reset_after, retry_after, lasting, delay
       state, ttl, allowed, remaining, reset_after, retry_after, lasting, delay = run(
         state, hits, false, number, period, count_denied, now, nil, figure1, figure2, figure3, figure4, figure5)
-      if lasting and state then
+      if lasting == true and state then
         call('SET', key, state, 'KEEPTTL')
+      elseif lasting and state then
+        call('SETRANGE', key, lasting, state)
       elseif state then
         write(key, state, ttl)
       elseif damaged and hits ~= 0 then

@@ -84,7 +84,8 @@ end
 --   denied: another limit denies the request, so no hits are taken
 --   charge: the charge to take back, {at, reset_after}; nil for anything else, including a refund
 --   -> state (false: unchanged), ttl (ms; 0: equivalent to a new counter, delete it), allowed, remaining, reset_after,
---      retry_after, lasting (true: keep the present TTL; optional), delay (optional)
+--      retry_after, lasting (true: keep the present TTL; digits: keep it, and all of the present state but for these
+--      bytes behind so many; optional), delay (optional)
 local algorithms = {}
 
 -- For algorithms with a list as state, the function that opens it. The state of other algorithms is a string or nil.
@@ -124,8 +125,10 @@ end
 
 -- Writes a counter. Each write sets the TTL, unless `lasting` keeps the present one.
 local function write(key, state, ttl, lasting)
-  if lasting then
+  if lasting == true then
     redis.call('SET', key, state, 'KEEPTTL')
+  elseif lasting then
+    redis.call('SETRANGE', key, lasting, state)
   elseif ttl == 0 then
     redis.call('DEL', key)
   elseif type(state) == 'table' then

@@ -21,6 +21,7 @@ try('TIME')
 try('GET', text)
 if try('SET', text, '', 'PX', 1000) then
   try('SET', text, '', 'KEEPTTL')
+  try('SETRANGE', text, 0, ' ')
 end
 try('LLEN', list)
 -- Sets a TTL first, so nothing remains for more than a second even if other commands are forbidden.

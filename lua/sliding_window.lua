@@ -30,8 +30,11 @@ local function sliding_window(
       -- The fast path for most requests: they are allowed, and there is a count for the present segment.
       sum = sum + hits
       local reset_after = (index + segments + 1) * segment - now
-      state = struct.pack('<ddI4', index, sum, newest + hits) .. string.sub(state, 21)
-      return state, reset_after, true, number - sum, reset_after, 0, newest > 0
+      if newest > 0 then
+        return struct.pack('<dI4', sum, newest + hits), reset_after, true, number - sum, reset_after, 0, '8'
+      end
+      state = struct.pack('<ddI4', index, sum, hits) .. string.sub(state, 21)
+      return state, reset_after, true, number - sum, reset_after, 0
     end
   end
   if state and not (stored and is_sound(state, stored, sum, newest, index, segments)) then

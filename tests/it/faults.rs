@@ -499,7 +499,7 @@ fn calls_for_nothing(redis: &Redis, requests: u32) -> u32 {
     // The test's own; by `CLIENT` a connection names itself, which not every version counts.
     let is_tests = |command: &str| command == "info" || command.starts_with("config") || command.starts_with("client");
     let commands_of_script =
-        ["time", "get", "set", "del", "hget", "hmget", "hgetall", "hset", "hdel", "pexpire", "pttl"];
+        ["time", "get", "set", "setrange", "del", "hget", "hmget", "hgetall", "hset", "hdel", "pexpire", "pttl"];
     let others = calls.iter().filter(|(command, _)| !is_tests(command) && !commands_of_script.contains(&&**command));
     let calls: u32 = others.map(|(_, calls)| *calls).sum();
     // Subtracts the heartbeats of instances.

@@ -14,6 +14,8 @@ local function through(call)
     local written = ({SET = 1, RPUSH = 1, LSET = 2})[command]
     if written then
       arguments[written] = '2' .. arguments[written]
+    elseif command == 'SETRANGE' then
+      arguments[1] = arguments[1] + 1
     end
     local reply = call(command, renamed(key), unpack(arguments))
     if reply and (command == 'GET' or command == 'LINDEX') then

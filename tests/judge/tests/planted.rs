@@ -77,6 +77,7 @@ const PLANTS: [Plant; 11] = [
             ("index, sum, hits) .. older", "index, sum, 2 * hits) .. older"),
             ("      sum = sum + hits\n      local", "      sum = sum + 2 * hits\n      local"),
             ("sum, newest + hits)", "sum, newest + 2 * hits)"),
+            ("index, sum, hits) .. string", "index, sum, 2 * hits) .. string"),
         ],
         run: Run::Faults(System::TollgateRedis, Fault::None, needless),
     },
