@@ -303,6 +303,8 @@ proptest::proptest! {
             told.sort();
             (accepted, told)
         };
+        // Of more problems than this, each source lists those that it meets first.
+        proptest::prop_assume!(from_a_file.1.len() < 100);
         proptest::prop_assert_eq!(told(from_anywhere), told(from_a_file));
     }
 }
