@@ -162,6 +162,7 @@ const FROM_BELOW: &[(&str, &[&str])] = &[
             "printable",
             "wildcard",
             "algorithm",
+            "share",
             "descriptor",
             "usage",
             "clock",

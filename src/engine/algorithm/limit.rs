@@ -201,6 +201,13 @@ impl Limit {
         self.with(number, self.options)
     }
 
+    /// Returns this limit with another number, and with another burst if one is given. The counter is the same.
+    /// Returns `None` if the algorithm has no such limit.
+    pub fn with_number_and_burst(&self, number: u32, burst: Option<u32>) -> Option<Limit> {
+        let options = Options { burst: burst.or(self.options.burst), ..self.options };
+        self.with(number, options).ok()
+    }
+
     fn with(&self, number: u32, options: Options) -> Result<Limit, LimitErrors> {
         Limit::new(self.algorithm(), number, self.period(), options)
     }
