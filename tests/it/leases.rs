@@ -244,6 +244,30 @@ async fn every_leased_hit_is_used_or_told_as_unused() {
     assert_eq!(leased - unused, decided, "each request has one hit");
 }
 
+/// `tollgate check` advises by these numbers.
+#[tokio::test(start_paused = true)]
+async fn no_lease_is_larger_than_is_computed_and_some_are_as_large() {
+    for (number, most, cost) in [(1_000, 100, 1), (1_000, 3, 1), (1_000, 25, 5), (100, 50, 1), (20, 10, 2), (8, 4, 1)] {
+        let limit = sliding_log(number, 60_000);
+        let check = Check {
+            lease: Some(lease(most, 1_000, &limit)),
+            ..Check::new(Key::new("", "ann", &[], |_| None, &limit, Origin::Rule), limit, Ask::Take(cost.into()))
+        };
+        let computed = check.lease.unwrap().largest(&limit, cost);
+        let mut largest = 0;
+        // Of some demands, the store decides how much there is.
+        for requests in 1..70 {
+            let desk = Desk::new();
+            desk.ask(&check).await;
+            desk.ask(&taking(requests * u64::from(cost), &check)).await;
+            largest = largest.max(desk.leased.load(Ordering::Relaxed));
+        }
+        // The request that takes a lease comes after one that asked alone, so an eighth may be one less.
+        let reached = u64::from(computed).saturating_sub(1)..=computed.into();
+        assert!(reached.contains(&largest), "{number}, {most} out, {cost} each: {largest}, computed {computed}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_changed_rule_ends_a_lease_at_once() {
     let desk = Desk::new();

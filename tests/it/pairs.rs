@@ -71,7 +71,8 @@ impl Case {
                 says.push(if own("time_zone") { ("unit", "day") } else { ("period", "1s") });
             }
             if algorithm == Algorithm::LeakyBucket && !own("burst") {
-                says.push(("burst", "20"));
+                // A lease takes at most an eighth of a burst, and must be worth a request of the example's cost.
+                says.push(("burst", if own("lease") && own("cost") { "200" } else { "20" }));
             }
             if own("lease") && algorithm.counts_denied() && !own("count_denied") {
                 says.push(("count_denied", "false"));
@@ -103,7 +104,8 @@ impl Case {
 
     /// Returns whether the loader rejects the rules, and all problems.
     fn told(&self) -> (bool, String) {
-        match load_text(self.rules(&NUMBER.to_string())) {
+        let number = if self.has("lease") { "1000".to_owned() } else { NUMBER.to_string() };
+        match load_text(self.rules(&number)) {
             Ok(loaded) => (false, loaded.warnings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")),
             Err(error) => (true, error.to_string()),
         }

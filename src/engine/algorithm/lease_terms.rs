@@ -21,6 +21,9 @@ use crate::algorithm::{Limit, NoLease, Verdict};
 /// The shortest and the longest TTL of a lease.
 const TTL: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(MAX_TTL_MS));
 
+/// The longest TTL of a lease.
+pub const MOST_TTL: Duration = TTL.1;
+
 /// The terms of a lease: which part of a limit may be out with all instances together, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lease {
@@ -81,8 +84,7 @@ impl LeaseError {
 /// Formats the lease as rules write it.
 impl fmt::Display for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let percent = f64::from(self.unused) / 100.0;
-        write!(f, "{{unused: {percent}%, ttl: {}}}", humantime::format_duration(self.ttl))
+        write!(f, "{{unused: {}%, ttl: {}}}", self.percent(), humantime::format_duration(self.ttl))
     }
 }
 
@@ -134,6 +136,22 @@ impl Lease {
     /// Returns for how long a lease is granted.
     pub fn ttl(&self) -> Duration {
         self.ttl
+    }
+
+    /// Returns the most hits that one lease of `limit` ever has, if each request costs this many: half of what may be
+    /// out, and an eighth of what remains after a request.
+    pub fn largest(&self, limit: &Limit, cost: u32) -> u32 {
+        self.most.div_ceil(2).min(limit.capacity().saturating_sub(cost) / PART)
+    }
+
+    /// Returns how many requests of this cost a counter of `limit` lets pass within the TTL of a lease, on average.
+    pub fn requests(&self, limit: &Limit, cost: u32) -> f64 {
+        f64::from(limit.number()) * self.ttl.as_secs_f64() / limit.period().as_secs_f64() / f64::from(cost)
+    }
+
+    /// Returns the part of the limit that may be out, in percent.
+    pub fn percent(&self) -> f64 {
+        f64::from(self.unused) / 100.0
     }
 
     /// Returns the part of the limit that may be out, in hundredths of a percent.

@@ -273,6 +273,36 @@ fn hints(defaults: &str, limit: &str) -> Vec<String> {
 }
 
 #[test]
+fn a_lease_that_saves_nothing_is_advised_against_at_its_key() {
+    let advised = |leaf: &str| {
+        let text = format!("domain: d\ndescriptors:\n  - {leaf}");
+        let loaded = load_text(&text).unwrap();
+        loaded.warnings.into_iter().chain(loaded.hints).map(|problem| problem.to_string()).collect::<Vec<_>>()
+    };
+    let limit = |keys: &str| format!("rate_limit: {{unit: minute, lease: {{unused: 5%}}, {keys}}}");
+    let shared = |keys: &str| advised(&format!("{{key: route, value: a, {}}}", limit(keys)));
+    let [told] = &shared("requests_per_unit: 20")[..] else { panic!("one hint") };
+    assert!(told.contains("descriptors[0].rate_limit.lease.unused: saves nothing: 5% of 20 is 1"), "{told}");
+    let [told] = &shared("requests_per_unit: 1000, cost: 30")[..] else { panic!("one warning") };
+    assert!(told.starts_with("warning: ") && told.contains("lease.unused: does nothing"), "{told}");
+    assert_eq!(shared("requests_per_unit: 1000"), [""; 0]);
+
+    // A key without a value, or with a wildcard, has a counter for each value, unless they share it.
+    let few = "requests_per_unit: 30, name: few";
+    let leased = limit(few).replace("5%", "20%");
+    for (keys, is_advised) in [
+        ("key: user", true),
+        ("key: path, value: /a/*", true),
+        ("key: path, value: /a/*, share_threshold: true", false),
+        ("key: route, value: a", false),
+    ] {
+        let told = advised(&format!("{{{keys}, {leased}}}"));
+        assert_eq!(told.iter().any(|told| told.contains("has a separate counter")), is_advised, "{keys}: {told:?}");
+        assert_eq!(told.len(), usize::from(is_advised), "{told:?}");
+    }
+}
+
+#[test]
 fn a_small_number_in_a_sliding_window_that_nobody_chose_is_hinted_at() {
     let hint = hints("", "unit: minute, requests_per_unit: 1");
     assert_eq!(hint.len(), 1);

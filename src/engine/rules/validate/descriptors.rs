@@ -6,11 +6,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::idle::{Others, idle};
+use super::lease::{Advice, Leasing};
 use super::limits::Count;
 use super::pattern::{is_network, taken_for};
 use super::{Complaints, MAX_LEVELS, Mark, PartBuilder, held};
 use crate::descriptor::Role;
-use crate::rules::checked::{Allowance, DescriptorConfig, Place, RuleConfig};
+use crate::rules::checked::{Allowance, DescriptorConfig, LimitConfig, Place, RuleConfig};
 use crate::rules::config::{FieldPath, Raw, RawDescriptor};
 use crate::rules::pairs;
 use crate::rules::report::{Position, Problem, Report, Severity};
@@ -216,6 +217,10 @@ impl Tree<'_, '_> {
         {
             self.check_holders(rule, path);
         }
+        if let Some(rule) = &rule {
+            let is_per_value = value.is_none_or(|value| value.contains('*')) && !share_threshold;
+            self.advise_on_leases(rule, key.filter(|_| is_per_value), path);
+        }
         let place = Place { origin: 0, line: self.complaints.line(path) };
         let (detailed_metric, value_to_metric) = (raw.detailed_metric.is_set(), raw.value_to_metric.is_set());
         if detailed_metric && raw.rate_limit.is_missing() && raw.rate_limits.is_missing() {
@@ -260,6 +265,19 @@ impl Tree<'_, '_> {
                     limit.algorithm()
                 );
                 self.complaints.error(path.key("rate_limit"), message);
+            }
+        }
+    }
+
+    /// Advises on leases that save nothing. `per_value` is the key, if each of its values has a separate counter.
+    fn advise_on_leases(&mut self, rule: &RuleConfig, per_value: Option<&str>, path: FieldPath<'_>) {
+        for config in &rule.limits {
+            let LimitConfig { allowance, options, .. } = &*config.config;
+            let (Allowance::Limited(limit), Some(lease)) = (allowance, options.lease) else { continue };
+            let leasing = Leasing { lease, limit, cost: options.cost, per_value };
+            if let Some(Advice { severity, key, message }) = leasing.advice() {
+                let problem = self.complaints.problem(severity, path.key("rate_limit").key("lease").key(key), message);
+                self.complaints.report.add(problem);
             }
         }
     }

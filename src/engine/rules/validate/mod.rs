@@ -7,6 +7,7 @@
 
 mod descriptors;
 mod idle;
+mod lease;
 mod limits;
 mod pattern;
 
