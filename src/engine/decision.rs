@@ -520,6 +520,11 @@ impl Limited<'_> {
         self.check_verdict().is_some_and(|verdict| verdict.is_known)
     }
 
+    /// Returns the hits that instances hold in leases; `None` if the counter was not asked for them.
+    pub fn leased(&self) -> Option<u32> {
+        Some(self.check_verdict()?.lease?.out)
+    }
+
     /// Returns how much longer a ban lasts, if there is one.
     pub fn banned_ms(&self) -> Option<u64> {
         self.check_verdict()?.banned_ms()

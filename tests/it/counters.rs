@@ -224,6 +224,19 @@ descriptors:
     let told = counter("get");
     let leased = told["leased"].as_u64().unwrap();
     assert!((1..=100).contains(&leased), "{told}");
+    let words = ["explain", "--domain", "shop", "user=ann"];
+    let explain = |format: &[&str]| {
+        let settings = [("REDIS_URL", url.as_str()), ("RULES", rules)];
+        let output = tollgate::command().args(words).args(format).envs(settings).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let explained: Value = serde_json::from_str(&explain(&["--format", "json"])).unwrap();
+    let limit = &explained["descriptors"][0]["limits"][0];
+    assert_eq!(limit["lease"], serde_json::json!({"most": 100, "ttl_ms": 30_000}), "{explained}");
+    assert_eq!(limit["state"]["leased"].as_u64(), Some(leased), "{explained}");
+    let text = explain(&[]);
+    assert!(text.contains("lease: up to 10% with all instances together, 100 hits, for 30s each"), "{text}");
+    assert!(text.contains(&format!("of 1000 left, {leased} in leases")), "{text}");
     // Used hits of the lease are part of what is out until it is returned.
     assert!(told["remaining"].as_u64().unwrap() <= 980, "{told}");
     let reset = counter("reset");

@@ -14,6 +14,7 @@ impl State {
         Some(State {
             capacity: limited.asked.check.limit.capacity(),
             remaining: verdict.remaining,
+            leased: limited.leased(),
             reset_after_ms: verdict.reset_after_ms,
             banned_ms: limited.banned_ms(),
             banned_since,

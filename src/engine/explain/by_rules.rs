@@ -1,7 +1,7 @@
 //! The part of an explanation that comes from the rules alone, without counters.
 
 use super::parts;
-use super::{At, Explained, ExplainedLimit, Found, Matched, MissedBy, RoleName};
+use super::{At, Explained, ExplainedLease, ExplainedLimit, Found, Matched, MissedBy, RoleName};
 use crate::adjustment::Kind;
 use crate::asked::{Asked, OVERRIDE, Source};
 use crate::check::group::Votes;
@@ -123,6 +123,7 @@ impl OfPlan<'_, '_> {
                 let effective = brought.and(planned).map(|asked| &asked.check.limit);
                 parts::of(self.rules, rule, (limit, effective))
             },
+            lease: planned.and_then(|planned| planned.check.lease).map(ExplainedLease::from),
             in_share: limit
                 .config
                 .options
@@ -148,6 +149,7 @@ impl OfPlan<'_, '_> {
             at: None,
             role: RoleName::Enforced,
             parts: parts::of_override(self.rules, domain, &planned.check.limit),
+            lease: None,
             in_share: None,
             replaced_by: None,
             adjustments: adjustments(planned, self.descriptor()),

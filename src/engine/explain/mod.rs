@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use self::by_rules::OfPlan;
 use crate::adjustment::InForce;
 use crate::algorithm::Ask;
+use crate::algorithm::lease_terms::Lease;
 use crate::asked::Asked;
 use crate::decision::Decision;
 use crate::descriptor::{Descriptor, Entry, Override, Request};
@@ -153,6 +154,9 @@ pub struct ExplainedLimit {
     pub parts: Vec<Part>,
     /// The limit that replaces this one, which is then not asked.
     pub replaced_by: Option<String>,
+    /// Its lease, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<ExplainedLease>,
     /// Whether the key is in the share of keys for which the limit is enforced; `None` if it is enforced for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_share: Option<bool>,
@@ -167,6 +171,15 @@ pub struct ExplainedLimit {
     pub state: Option<State>,
     /// The reason why the state is unknown.
     pub no_state: Option<String>,
+}
+
+/// The terms of a limit's lease, by the number in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExplainedLease {
+    /// The most hits that instances may hold, all together.
+    pub most: u32,
+    /// Time for which an instance holds them.
+    pub ttl_ms: u64,
 }
 
 /// The effect of a denial, by its name in rules.
@@ -188,6 +201,9 @@ pub struct State {
     pub capacity: u32,
     /// Number of further hits that would be allowed now.
     pub remaining: u32,
+    /// Hits that instances hold in leases, if the limit has a lease. They do not remain, and may still be used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leased: Option<u32>,
     /// Time until the counter is equivalent to a new one.
     pub reset_after_ms: u64,
     /// How much longer a ban lasts.
@@ -364,6 +380,12 @@ impl Explanation {
         let because = format!("the store is unavailable, and failure_mode error of {name} fails the call");
         (explanation.answer, explanation.because) = (Verdict::Fail, because);
         explanation
+    }
+}
+
+impl std::convert::From<Lease> for ExplainedLease {
+    fn from(lease: Lease) -> ExplainedLease {
+        ExplainedLease { most: lease.most(), ttl_ms: u64::try_from(lease.ttl().as_millis()).unwrap_or(u64::MAX) }
     }
 }
 

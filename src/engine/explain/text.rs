@@ -130,6 +130,9 @@ impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let State { capacity, remaining, reset_after_ms, banned_ms, used_up, next_after_ms, decided_by, .. } = self;
         write!(f, "{remaining} of {capacity} left")?;
+        if let Some(leased) = self.leased.filter(|leased| *leased > 0) {
+            write!(f, ", {leased} in leases")?;
+        }
         if let Some(banned_ms) = banned_ms {
             write!(f, ", banned for {}", wait(*banned_ms))?;
             if let (Some(since), Some(until)) = (self.banned_since, self.banned_until) {

@@ -87,5 +87,6 @@ pub(super) fn written(lease: &Value) -> String {
 
 pub(super) fn explained(lease: &Value) -> String {
     let Some(lease) = lease else { return super::given(lease) };
-    format!("up to {} hits in all, for {} each", lease.most(), length(lease.ttl()))
+    let (percent, most, ttl) = (lease.percent(), lease.most(), length(lease.ttl()));
+    format!("up to {percent}% with all instances together, {most} hits, for {ttl} each")
 }

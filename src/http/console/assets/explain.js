@@ -49,11 +49,12 @@ function forCustomer(told, descriptors) {
 	return `${who} ${reason}. Please send the next one after ${clock(Date.now() + waitOf(limit))}, and at most ${numberOf(limit)} from then on.`;
 }
 
-function limitState({ state, role, replaced_by: other, no_state: reason }) {
+function limitState({ state, lease, role, replaced_by: other, no_state: reason }) {
 	if (!state) return el('span.soft', other ? `replaced by ${other}` : (reason ?? 'no counter'));
 	const { banned_ms: banned, used_up: isOver, next_after_ms: next } = state;
 	return [
 		el('span.left', bar(state.remaining / Math.max(1, state.capacity)), `${count(state.remaining)} of ${count(state.capacity)}`),
+		state.leased > 0 && el('span.soft', ` and ${count(state.leased)} in leases${lease ? `, of at most ${count(lease.most)}` : ''}`),
 		' ',
 		banned
 			? tag(`⊘ banned ${duration(banned)}, until ${clock(Date.now() + banned)}`, 'bad')

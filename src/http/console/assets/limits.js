@@ -21,7 +21,7 @@ import {
 	place as filePlace,
 	state
 } from './views.js';
-import { NONE, count, exact, plural, rate } from './words.js';
+import { NONE, count, duration, exact, plural, rate } from './words.js';
 
 const PAGE = 100;
 const FILTERS = {
@@ -134,6 +134,7 @@ const limitPanel = (domain, rule) => place => {
 			facts([
 				['Number', number(told)],
 				['Burst', exact(told.burst)],
+				...(told.lease ? [['Lease', `up to ${exact(told.lease.most)} hits in advance, for ${duration(told.lease.ttl_ms)} each`]] : []),
 				['Algorithm', words(told.algorithm)],
 				['Mode', modeTag(told.role, told.enforce) ?? 'enforced'],
 				['If Redis is down', told.failure_mode ?? NONE],

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::engine::adjustment::{Applied, LimitName};
 use crate::engine::descriptor::{Role, in_words};
+use crate::engine::explain::ExplainedLease;
 use crate::engine::plan::PlanOptions;
 use crate::engine::rules::{Allowance, Rule, RuleLimit};
 use crate::limiter::Snapshot;
@@ -199,6 +200,9 @@ pub struct LimitLine {
     pub enforce: Option<String>,
     /// The burst of a bucket.
     pub burst: Option<u32>,
+    /// The lease in the rules.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease: Option<ExplainedLease>,
     /// What adjustments change.
     pub adjusted: Option<Adjusted>,
     /// Its counts; `None` if no request has reached it since the start.
@@ -394,6 +398,7 @@ impl Scene<'_> {
             role: role.name(),
             enforce: share.map(|share| share.to_string()),
             burst,
+            lease: limit.config.options.lease.map(ExplainedLease::from),
             adjusted: self.adjusted(rule, limit),
             counted: (counted != RuleReading::default()).then_some(counted),
             rate: rate.map(|rate| LimitRate { rate, denied_share: denied_share(&rate) }),
