@@ -345,7 +345,10 @@ impl<S: Store> Limiter<S> {
                 plan = if permit.is_some() { plan } else { plan.within(Duration::ZERO) };
             }
             match self.ask(plan.asked(), deadlines.store).await {
-                Ok(verdicts) => plan.conclude(&verdicts),
+                Ok(verdicts) => {
+                    self.common.metrics.record_decision();
+                    plan.conclude(&verdicts)
+                }
                 Err(error) if error.without_verdicts().is_overload() && self.refuses(plan.asked()) => {
                     self.take_back(plan.asked().iter().map(|asked| &asked.check), &error);
                     self.common.metrics.record_call_without_store();

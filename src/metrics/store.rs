@@ -23,6 +23,7 @@ pub(super) struct StoreMetrics {
     pub(super) call_requests: Striped<Histogram>,
     pub(super) up: Gauge,
     pub(super) down: IntGaugeVec,
+    decisions: Striped<IntCounter>,
     denied_cache_hits: Striped<IntCounter>,
     lease_decisions: Striped<IntCounter>,
     leased_hits: IntCounter,
@@ -63,6 +64,11 @@ impl StoreMetrics {
                 &["cause"],
                 &Health::CAUSES,
             )?,
+            decisions: register.striped(Opts::new(
+                "decisions_total",
+                "Requests decided by their counters: by a lease, by the denied cache, or by the store, which decides \
+                 all that the other two do not.",
+            ))?,
             denied_cache_hits: register.striped(Opts::new(
                 "denied_cache_hits_total",
                 "Requests denied by the denied cache, without asking Redis.",
@@ -101,6 +107,11 @@ impl Metrics {
     /// Records the number of damaged counters found in the store.
     pub fn record_damaged_counters(&self, counters: usize) {
         self.store.damaged.inc_by(counters as u64);
+    }
+
+    /// Records a request that its counters decided, wherever they are.
+    pub fn record_decision(&self) {
+        self.store.decisions.mine().inc();
     }
 
     /// Records a request denied from the cache of denials.

@@ -509,6 +509,12 @@ async fn two_processes_ask_redis_a_twentieth_as_often_and_refund_what_they_have_
     assert!(asked <= 8_000 / 20, "{asked} calls for 8,000 decisions");
     let decided = services.each_ref().map(|service| service.metric("tollgate_lease_decisions_total"));
     assert!(decided.iter().sum::<f64>() > 5_000.0, "{decided:?} by leases");
+    // What an operator computes: the store decides what leases do not, and is asked seldom.
+    let all = services.each_ref().map(|service| service.metric("tollgate_decisions_total"));
+    assert_eq!(all, [4_000.0; 2]);
+    let questions = services.each_ref().map(|service| service.metric("tollgate_store_seconds_count"));
+    let per_decision = questions.iter().sum::<f64>() / all.iter().sum::<f64>();
+    assert!((0.0001..0.05).contains(&per_decision), "{per_decision} questions per decision");
 
     let [first, second] = &services;
     let (first, second) = tokio::join!(passed(first, "near", 1_500), passed(second, "near", 1_500));
