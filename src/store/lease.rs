@@ -9,12 +9,17 @@
 //! itself, for an exact answer.
 //!
 //! A lease that ends is returned, either by a task that lives for as long as the counter is in use here or by
-//! [`Store::close`]. At most [`COUNTERS`] counters have leases at one time; requests of further counters ask the store
-//! themselves. If the process is killed, or if the store does not take what is returned, all hits of the lease count as
-//! used.
+//! [`Store::close`]. At most [`COUNTERS`] counters are in use at one time. Beyond that, a counter that is asked for a
+//! second time within the TTL of its lease takes the place of the one that was asked for longest ago, of those that
+//! hold no hits. So many keys that are asked for once, or seldom, do not keep out a hot one. Other requests ask the
+//! store themselves. If the process is killed, or if the store does not take what is returned, all hits of the lease
+//! count as used.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+use std::convert::Infallible;
+use std::hash::BuildHasher as _;
 use std::panic::AssertUnwindSafe;
 use std::slice::from_ref;
 use std::sync::Arc;
@@ -38,6 +43,9 @@ const RETURN_TIMEOUT: Duration = Duration::from_secs(1);
 /// timer: a kilobyte or two in all. A lease on a key that differs for each user is useless and must not fill the
 /// memory.
 pub const COUNTERS: usize = 16_384;
+/// The number of keys that a ledger without room remembers having been asked for once: four for each of its counters.
+/// With a million requests a second of different keys, a key is remembered for 65 ms.
+const STRANGERS: usize = 4 * COUNTERS / SHARDS;
 
 /// An event of leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,10 +85,23 @@ struct Ledger {
     counters: HashMap<Key, LeasedCounter>,
     /// Whether leases are no longer taken.
     closed: bool,
+    /// Keys that were asked for while there was no room, each in a place by its hash.
+    strangers: Vec<Option<Stranger>>,
+    hash: RandomState,
+}
+
+/// A key without an account.
+#[derive(Clone, Copy)]
+struct Stranger {
+    hash: u64,
+    /// When it was last asked for.
+    asked: Duration,
 }
 
 struct LeasedCounter {
     account: Account,
+    /// Ends the counter's task if it is dropped.
+    _tended: oneshot::Sender<Infallible>,
     waiting: Vec<Waiting>,
     /// Whether a task is asking the store. It will also ask for the requests that wait.
     busy: bool,
@@ -109,8 +130,8 @@ enum Found {
     Waits(Wait),
     /// The request must ask the store itself.
     Alone,
-    /// The request must ask the store itself, and the counter was not in use before.
-    New,
+    /// The request must ask the store itself, and the counter was not in use before. Its task ends with this.
+    New(oneshot::Receiver<Infallible>),
 }
 
 struct Wait {
@@ -149,8 +170,8 @@ impl<S: Store> Leases<S> {
             Found::Decided(verdict) => return Ok(verdict),
             Found::Waits(wait) => self.wait(&check.key, wait, deadline).await?,
             Found::Alone => None,
-            Found::New => {
-                tokio::spawn(self.clone().tend(check.key.clone()));
+            Found::New(in_use) => {
+                tokio::spawn(self.clone().tend(check.key.clone(), in_use));
                 None
             }
         };
@@ -220,10 +241,14 @@ impl<S: Store> Leases<S> {
     }
 
     /// Returns each lease that ends, for as long as the counter is in use.
-    async fn tend(self, key: Key) {
+    async fn tend(self, key: Key, mut in_use: oneshot::Receiver<Infallible>) {
         loop {
             match self.book.chore(&key) {
-                Chore::Sleep(until) => tokio::time::sleep_until(until).await,
+                Chore::Sleep(until) => {
+                    if tokio::time::timeout_at(until, &mut in_use).await.is_ok() {
+                        return;
+                    }
+                }
                 Chore::Ask(refill) => self.clone().ask(key.clone(), refill).await,
                 Chore::Forget => return,
             }
@@ -329,14 +354,15 @@ impl Book {
                 }
                 return Ok(Found::Waits(counter.wait(hits, deadline, self, answers)));
             }
-            if ledger.counters.len() >= COUNTERS / SHARDS {
+            if !ledger.makes_room(&check.key, lease.ttl(), now) {
                 return Ok(Found::Alone);
             }
             let mut account = Account::new(check.limit, lease, now);
             account.asks_alone(hits, now);
-            let counter = LeasedCounter { account, waiting: Vec::new(), busy: false };
+            let (tended, in_use) = oneshot::channel();
+            let counter = LeasedCounter { account, _tended: tended, waiting: Vec::new(), busy: false };
             ledger.counters.insert(check.key.clone(), counter);
-            Ok(Found::New)
+            Ok(Found::New(in_use))
         })
     }
 
@@ -395,7 +421,41 @@ impl Book {
     }
 }
 
+impl Ledger {
+    /// Returns whether there is room for one more counter. If there is none, a key that is asked for again within the
+    /// TTL gets the place of the counter that was asked for longest ago, of those that hold nothing.
+    fn makes_room(&mut self, key: &Key, ttl: Duration, now: Duration) -> bool {
+        if self.counters.len() < COUNTERS / SHARDS {
+            return true;
+        }
+        if !self.is_known(key, ttl, now) {
+            return false;
+        }
+        let idle = self.counters.iter().filter(|(_, counter)| counter.holds_nothing());
+        let Some(oldest) = idle.min_by_key(|(_, counter)| counter.account.asked()).map(|(key, _)| key.clone()) else {
+            return false;
+        };
+        self.counters.remove(&oldest);
+        true
+    }
+
+    /// Notes that a key is asked for, and returns whether it was within this time before.
+    fn is_known(&mut self, key: &Key, ttl: Duration, now: Duration) -> bool {
+        // Keys come from clients, so the hash has a secret.
+        let hash = self.hash.hash_one(key);
+        self.strangers.resize(STRANGERS, None);
+        let place = &mut self.strangers[hash as usize % STRANGERS];
+        let before = place.replace(Stranger { hash, asked: now });
+        before.is_some_and(|before| before.hash == hash && now < before.asked + ttl)
+    }
+}
+
 impl LeasedCounter {
+    /// Returns whether nothing is lost if the counter is forgotten: no hits, no lease to return, and no request.
+    fn holds_nothing(&self) -> bool {
+        !self.busy && self.waiting.is_empty() && !self.account.owes()
+    }
+
     fn wait(&mut self, hits: u64, deadline: Instant, book: &Book, answers: &mut Answers) -> Wait {
         let (sender, answer) = oneshot::channel();
         self.waiting.push(Waiting { hits, deadline, answer: sender });
@@ -537,7 +597,7 @@ mod tests {
         let watch =
             Arc::new(Watch { book: book(), key: ann.key.clone(), woken: AtomicU32::new(0), free: AtomicU32::new(0) });
         let book = &watch.book;
-        assert!(matches!(find(book, "ann"), Found::New));
+        assert!(matches!(find(book, "ann"), Found::New(_)));
         assert!(matches!(find(book, "ann"), Found::Alone), "nothing is known of it");
         book.note(&ann, remaining(999));
         let mut refills = Vec::new();
@@ -559,20 +619,99 @@ mod tests {
         assert_eq!((watch.woken.load(Ordering::Relaxed), watch.free.load(Ordering::Relaxed)), (3, 3));
     }
 
+    fn is_kept(found: &Found) -> bool {
+        matches!(found, Found::New(_))
+    }
+
+    /// Fills a book with counters that are asked for once, and returns a key for which there is no room.
+    fn fill(book: &Book) -> String {
+        let first = (0..COUNTERS * 2).filter(|i| is_kept(&find(book, &format!("user{i}")))).count();
+        assert!((COUNTERS * 9 / 10..=COUNTERS).contains(&first), "{first} counters are in use");
+        (0..).map(|i| format!("late{i}")).find(|name| matches!(find(book, name), Found::Alone)).unwrap()
+    }
+
+    fn counters(book: &Book, name: &str) -> Vec<Key> {
+        book.ledgers.of(&check(name).0.key).lock().counters.keys().cloned().collect()
+    }
+
     #[tokio::test(start_paused = true)]
     async fn of_more_counters_than_are_kept_a_request_asks_for_itself() {
         let book = book();
-        let kept = |found: &Found| matches!(found, Found::New);
-        let first = (0..COUNTERS * 2).filter(|i| kept(&find(&book, &format!("user{i}")))).count();
-        assert!((COUNTERS * 9 / 10..=COUNTERS).contains(&first), "{first} counters are in use");
-        let refused = (0..).map(|i| format!("late{i}")).find(|name| matches!(find(&book, name), Found::Alone));
-        let refused = refused.unwrap();
+        let refused = fill(&book);
         // A counter that gets no request for the duration of a lease makes room for another.
-        let key = book.ledgers.of(&check(&refused).0.key).lock().counters.keys().next().cloned().unwrap();
+        let key = counters(&book, &refused).swap_remove(0);
         assert!(matches!(book.chore(&key), Chore::Sleep(_)));
         tokio::time::advance(Duration::from_secs(10)).await;
         assert!(matches!(book.chore(&key), Chore::Forget));
-        assert!(kept(&find(&book, &refused)));
+        assert!(is_kept(&find(&book, &refused)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_that_is_asked_for_again_takes_the_place_of_the_counter_that_is_idle_for_longest() {
+        let book = book();
+        let hot = fill(&book);
+        let before = counters(&book, &hot);
+        // One of them is busy, and one holds hits.
+        tokio::time::advance(Duration::from_secs(1)).await;
+        {
+            let mut ledger = book.ledgers.of(&check(&hot).0.key).lock();
+            for key in &before[1..] {
+                ledger.counters.get_mut(key).unwrap().account.asks_alone(1, book.now());
+            }
+            ledger.counters.get_mut(&before[0]).unwrap().busy = true;
+            let account = &mut ledger.counters.get_mut(&before[1]).unwrap().account;
+            account.note(&check(&hot).0.limit, remaining(999), book.now());
+            let question = account.question(1, book.now());
+            account.answered(&question, (remaining(900), Granted { hits: 9, until_ms: 10_000, out: 9 }, 0), book.now());
+        }
+        tokio::time::advance(Duration::from_secs(1)).await;
+        {
+            let mut ledger = book.ledgers.of(&check(&hot).0.key).lock();
+            for key in &before[3..] {
+                ledger.counters.get_mut(key).unwrap().account.asks_alone(1, book.now());
+            }
+        }
+        assert!(is_kept(&find(&book, &hot)), "it is asked for a second time");
+        let after = counters(&book, &hot);
+        let gone: Vec<&Key> = before.iter().filter(|key| !after.contains(key)).collect();
+        assert_eq!((gone, after.len()), (vec![&before[2]], before.len()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn keys_that_are_asked_for_once_take_no_place_and_are_forgotten_after_a_lease() {
+        let book = book();
+        let late = fill(&book);
+        let before = counters(&book, &late);
+        tokio::time::advance(Duration::from_secs(10)).await;
+        assert!(matches!(find(&book, &late), Found::Alone), "the first request was too long ago");
+        for i in 0..10_000 {
+            assert!(matches!(find(&book, &format!("once{i}")), Found::Alone));
+        }
+        assert_eq!(counters(&book, &late).len(), before.len());
+        assert!(counters(&book, &late).iter().all(|key| before.contains(key)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_task_of_a_counter_that_makes_room_ends() {
+        let leases = Leases::around(vec![MemoryStore::default()], 100, Box::new(|_| {})).pop().unwrap();
+        let ask = async |name: &str| {
+            leases.check(from_ref(&check(name).0), Instant::now() + RETURN_TIMEOUT).await.unwrap();
+        };
+        let tasks = || Arc::strong_count(&leases.book) - 1;
+        for i in 0..COUNTERS * 2 {
+            ask(&format!("user{i}")).await;
+        }
+        let kept = tasks();
+        assert!(kept <= COUNTERS, "{kept}");
+        for i in 0..1_000 {
+            ask(&format!("late{i}")).await;
+            ask(&format!("late{i}")).await;
+        }
+        // By then all tasks have run.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(tasks(), kept);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(tasks(), 0);
     }
 
     #[test]
@@ -581,7 +720,7 @@ mod tests {
         let suspended = || Duration::from_secs(SUSPENDED_S.load(Ordering::Relaxed).into());
         let book = Book::suspended_for(suspended, 1_000, Box::new(|_| {}));
         let (ann, _) = check("ann");
-        assert!(matches!(find(&book, "ann"), Found::New));
+        assert!(matches!(find(&book, "ann"), Found::New(_)));
         book.note(&ann, remaining(999));
         let Found::Waits(Wait { refill: Some(refill), .. }) = find(&book, "ann") else { panic!("there is no lease") };
         let granted = Granted { hits: 20, until_ms: 10_000, out: 20 };

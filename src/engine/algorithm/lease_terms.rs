@@ -330,6 +330,11 @@ impl Account {
         self.held == 0 && now >= self.asked + self.lease.ttl
     }
 
+    /// Returns the time of the last request.
+    pub fn asked(&self) -> Duration {
+        self.asked
+    }
+
     /// Returns when to check next whether the lease is over or the account idle.
     pub fn next_check(&self) -> Duration {
         if self.held > 0 { self.ends } else { self.asked + self.lease.ttl }
