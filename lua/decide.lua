@@ -217,9 +217,11 @@ local function define_groups()
         charge, next_offset = charge_of(next_offset)
       end
       local allowed, remaining, reset_after, retry_after, delay, leases
+      local used = 0
       if extras >= 16 then
         local lease
         lease, next_offset = lease_of(next_offset)
+        used = lease.returned > 0 and lease.used or 0
         allowed, remaining, reset_after, retry_after, delay, leases = decide_leased(
           pending, KEYS[i], KEYS[i + 1], lease, extras, false, hits, algorithm, count_denied, number, period, charge,
           figure1, figure2, figure3, figure4, figure5)
@@ -247,7 +249,7 @@ local function define_groups()
       if extras % 16 >= 8 then
         local usage
         usage, at = usage_of(at)
-        usage.place, usage.page, usage.hits, usage.is_taken_back = i, KEYS[i], hits, charge ~= nil
+        usage.place, usage.page, usage.hits, usage.used, usage.is_taken_back = i, KEYS[i], hits, used, charge ~= nil
         usages = usages or {}
         usages[#usages + 1] = usage
         answers[i] = struct.pack(ANSWER, 0, 0, 0, 0, 0)

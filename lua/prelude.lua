@@ -19,11 +19,12 @@
 --          hits, 0 if there is none, and those that were used), the most hits of a new lease, its TTL (ms), and the
 --          most hits that may be out. For a penalty, then '<dddd': after, within (ms), ban (ms), extend (0 or 1). To
 --          record usage, then '<BBddddI4c0': occasion (0: the result of the check; 1: the request is denied in any
---          case; 2: a request that passed is denied after all; 3: the limit is not asked and lets the request pass),
---          costs_denied (0 or 1), period (ms), TTL of the page (ms); for occasion 2 the time when the request passed
---          (ms since the epoch) and its cost, for 1 and 3 zero and the hits; and the length and text of the counter's
---          tag, with length 0 if the counter's name contains the tag. In place of a check that is decided alone and
---          is the same as the previous one except for its counter, a byte 0
+--          case; 2: a request that passed is denied after all; 3: the limit is not asked and lets the request pass; 4:
+--          a lease is returned, and hits are taken for requests that wait), costs_denied (0 or 1), period (ms), TTL of
+--          the page (ms); for occasion 2 the time when the request passed (ms since the epoch) and its cost, for 1 and
+--          3 zero and the hits, for 4 the number of requests that wait and of those that the lease has decided; and the
+--          length and text of the counter's tag, with length 0 if the counter's name contains the tag. In place of a
+--          check that is decided alone and is the same as the previous one except for its counter, a byte 0
 -- reply    a string: '<d' the time of all decisions (ms since the epoch); for each counter '<Bdddd': allowed (0 or 1; 2
 --          if its request could not be decided, 3 if that is because this cluster node does not have one of its
 --          counters; plus 4 if the counter was damaged and was decided as a new one), remaining (negative: by how much

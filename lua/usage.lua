@@ -1,14 +1,25 @@
 -- Usage of counters, for billing. The twin of src/engine/usage/mod.rs, and of `added` in src/engine/check/group.rs.
 -- A page is a hash of records: the index of a period -> '<i6I6i6' admitted, denied, cost. If the counter's name
 --          contains only a hash of its tag, the page also has `tag` -> that tag.
--- A usage is a check's request for a record: {page, hits, is_taken_back, occasion, costs_denied, period, kept, at,
---          cost, tag}
+-- A usage is a check's request for a record: {page, hits, used, is_taken_back, occasion, costs_denied, period, kept,
+--          at, cost, tag}, where `used` are the used hits of the lease that is returned
 
 local RECORD = '<i6I6i6'
 local MAX_DENIED, MAX_SIGNED = 281474976710655, 140737488355327
 
 -- Returns what a usage adds: the time, and the amounts for admitted, denied and cost; or nothing.
 local function added(usage, denied, now)
+  if usage.occasion == 4 then
+    local waiting, taken = usage.at, math.max(usage.hits, 0)
+    if denied then
+      waiting, taken = 0, 0
+    end
+    local admitted, cost = waiting + usage.cost, taken + usage.used
+    if admitted > 0 or cost > 0 then
+      return now, admitted, 0, cost
+    end
+    return
+  end
   local hits = (usage.occasion == 1 or usage.occasion == 3) and usage.cost or usage.hits
   if usage.occasion == 2 then
     return usage.at, -1, 1, -usage.cost

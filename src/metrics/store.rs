@@ -28,6 +28,7 @@ pub(super) struct StoreMetrics {
     lease_decisions: Striped<IntCounter>,
     leased_hits: IntCounter,
     unused_leased_hits: IntCounter,
+    unconfirmed_leased_hits: IntCounter,
     memory_counters: IntGauge,
     memory_bytes: IntGauge,
 }
@@ -82,6 +83,11 @@ impl StoreMetrics {
                 "unused_leased_hits_total",
                 "Leased hits that no request used before their lease ended; they are returned.",
             )?,
+            unconfirmed_leased_hits: register.counter(
+                "unconfirmed_leased_hits_total",
+                "Used hits of leases under limits with usage for which the store did not confirm that it has recorded \
+                 them: they may be in no record.",
+            )?,
             memory_counters: register.gauge("memory_counters", "Counters in this process's memory.")?,
             memory_bytes: register.gauge(
                 "memory_bytes",
@@ -125,6 +131,7 @@ impl Metrics {
             LeaseEvent::Decided => self.store.lease_decisions.mine().inc(),
             LeaseEvent::Leased(hits) => self.store.leased_hits.inc_by(hits.into()),
             LeaseEvent::Unused(hits) => self.store.unused_leased_hits.inc_by(hits.into()),
+            LeaseEvent::Unconfirmed(hits) => self.store.unconfirmed_leased_hits.inc_by(hits.into()),
         }
     }
 

@@ -14,6 +14,10 @@
 //! hold no hits. So many keys that are asked for once, or seldom, do not keep out a hot one. Other requests ask the
 //! store themselves. If the process is killed, or if the store does not take what is returned, all hits of the lease
 //! count as used.
+//!
+//! If the limit records usage, the question that returns a lease records what it was used for, in the step that settles
+//! it. It is sent once, so nothing is recorded twice. What a lost return would have recorded is in no record: nobody is
+//! billed for hits that perhaps no request has used.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -34,7 +38,7 @@ use super::Store;
 use super::sharded::{SHARDS, Sharded};
 use crate::engine::algorithm::lease_terms::{Account, Lease, Question};
 use crate::engine::algorithm::{Ask, LeaseAsk, Limit, Verdict};
-use crate::engine::check::{Check, CheckVerdict, Key, StoreError, Verdicts};
+use crate::engine::check::{Check, CheckVerdict, Key, Occasion, Recorded, StoreError, Verdicts};
 use crate::instant;
 
 /// Timeout of a return that no request waits for.
@@ -56,6 +60,9 @@ pub enum LeaseEvent {
     Leased(u32),
     /// This many leased hits were not used. They are returned, or count as used if the store does not take them.
     Unused(u32),
+    /// This many leased hits were used under a limit that records usage, and the store has not confirmed that it has
+    /// recorded them.
+    Unconfirmed(u32),
 }
 
 /// Called for each event.
@@ -100,6 +107,8 @@ struct Stranger {
 
 struct LeasedCounter {
     account: Account,
+    /// The usage record of its requests, if its limit keeps usage.
+    recorded: Option<Recorded>,
     /// Ends the counter's task if it is dropped.
     _tended: oneshot::Sender<Infallible>,
     waiting: Vec<Waiting>,
@@ -121,6 +130,7 @@ type Answer = Result<Option<Verdict>, StoreError>;
 struct Refill {
     question: Question,
     limit: Limit,
+    recorded: Option<Recorded>,
     waiting: Vec<Waiting>,
 }
 
@@ -137,7 +147,7 @@ enum Found {
 struct Wait {
     answer: oneshot::Receiver<Answer>,
     /// The question for this request to ask, because no task is asking the store.
-    refill: Option<Refill>,
+    refill: Option<Box<Refill>>,
 }
 
 /// Answers to requests that have waited, sent after the ledger is unlocked, since waking thousands of tasks takes time.
@@ -147,7 +157,7 @@ struct Answers(Vec<(oneshot::Sender<Answer>, Answer)>);
 /// The next step of a counter's task.
 enum Chore {
     Sleep(Instant),
-    Ask(Refill),
+    Ask(Box<Refill>),
     Forget,
 }
 
@@ -221,7 +231,7 @@ impl<S: Store> Leases<S> {
     }
 
     /// Asks for the requests that wait, until none does.
-    async fn ask(self, key: Key, refill: Refill) {
+    async fn ask(self, key: Key, refill: Box<Refill>) {
         let mut next = Some(refill);
         while let Some(refill) = next {
             // A panic of the store, which is logged, must not leave the counter busy: nobody would ask for it again.
@@ -232,11 +242,12 @@ impl<S: Store> Leases<S> {
     }
 
     async fn put(&self, key: &Key, refill: &Refill) -> Result<CheckVerdict, StoreError> {
-        let Refill { question, limit, waiting } = refill;
+        let Refill { question, limit, recorded, waiting } = refill;
         let latest = waiting.iter().map(|waiting| waiting.deadline).max();
         let deadline = latest.unwrap_or_else(|| Instant::now() + RETURN_TIMEOUT);
         let ask = Ask::take(question.take).unwrap_or_default();
-        let check = Check::new(key.clone(), *limit, ask).of_leases(question.ask);
+        let check = Check { recorded: recorded.clone(), ..Check::new(key.clone(), *limit, ask) };
+        let check = check.of_leases(question.ask);
         last(&self.store.check(from_ref(&check), deadline).await?)
     }
 
@@ -272,6 +283,7 @@ impl<S: Store> Store for Leases<S> {
         if let [check] = checks
             && let check = check.borrow()
             && let (Some(lease), Ask::Take(hits)) = (check.lease, check.ask)
+            && check.recorded.as_ref().is_none_or(|recorded| recorded.occasion == Occasion::Decided)
         {
             // Boxed to keep the future of a request without a lease small.
             let own = Box::pin(self.decide(check, lease, hits, deadline)).await?;
@@ -341,6 +353,14 @@ impl Book {
             }
             if let Some(counter) = ledger.counters.get_mut(&check.key) {
                 counter.account.set_terms(check.limit, lease);
+                if counter.recorded != check.recorded {
+                    // What the present lease is used for is in the records of before, so it is returned first.
+                    counter.account.end();
+                    if counter.busy || counter.account.owes() {
+                        return Ok(Found::Alone);
+                    }
+                    counter.recorded.clone_from(&check.recorded);
+                }
                 if let Some(verdict) = counter.account.spend(hits, now) {
                     (self.on_event)(LeaseEvent::Decided);
                     return Ok(Found::Decided(verdict));
@@ -360,7 +380,8 @@ impl Book {
             let mut account = Account::new(check.limit, lease, now);
             account.asks_alone(hits, now);
             let (tended, in_use) = oneshot::channel();
-            let counter = LeasedCounter { account, _tended: tended, waiting: Vec::new(), busy: false };
+            let recorded = check.recorded.clone();
+            let counter = LeasedCounter { account, recorded, _tended: tended, waiting: Vec::new(), busy: false };
             ledger.counters.insert(check.key.clone(), counter);
             Ok(Found::New(in_use))
         })
@@ -374,10 +395,13 @@ impl Book {
     }
 
     /// Takes the answer to a question, and returns the next question.
-    fn settle(&self, key: &Key, refill: Refill, verdict: Result<CheckVerdict, StoreError>) -> Option<Refill> {
+    fn settle(&self, key: &Key, refill: Box<Refill>, verdict: Result<CheckVerdict, StoreError>) -> Option<Box<Refill>> {
         self.with_ledger(key, |ledger, answers| {
             let counter = ledger.counters.get_mut(key)?;
             let question = &refill.question;
+            if verdict.is_err() && refill.recorded.is_some() && question.used() > 0 {
+                (self.on_event)(LeaseEvent::Unconfirmed(question.used()));
+            }
             let granted = verdict.as_ref().ok().and_then(|verdict| verdict.lease).unwrap_or_default();
             let answer = verdict
                 .map(|verdict| counter.account.answered(question, (verdict.own, granted, verdict.at_ms), self.now()));
@@ -412,11 +436,11 @@ impl Book {
             if let Some(refill) = counter.refill(self, answers) {
                 return Chore::Ask(refill);
             }
-            if counter.account.is_idle(now) {
+            if counter.account.is_idle(now) && !counter.owes_record() {
                 ledger.counters.remove(key);
                 return Chore::Forget;
             }
-            Chore::Sleep(Instant::now() + counter.account.next_check().saturating_sub(now))
+            Chore::Sleep(Instant::now() + counter.next_check().saturating_sub(now))
         })
     }
 }
@@ -456,6 +480,22 @@ impl LeasedCounter {
         !self.busy && self.waiting.is_empty() && !self.account.owes()
     }
 
+    /// Returns whether hits were used that are in no record yet. Without records, a lease of which all hits are used
+    /// need not be returned: that is what the store takes for granted.
+    fn owes_record(&self) -> bool {
+        self.recorded.is_some() && self.account.owes()
+    }
+
+    /// Returns whether a lease is to be returned.
+    fn is_over(&self, now: Duration) -> bool {
+        self.account.is_over(now) || (self.owes_record() && now >= self.account.ends())
+    }
+
+    /// Returns when to check next whether a lease is to be returned or the counter idle.
+    fn next_check(&self) -> Duration {
+        if self.owes_record() { self.account.ends() } else { self.account.next_check() }
+    }
+
     fn wait(&mut self, hits: u64, deadline: Instant, book: &Book, answers: &mut Answers) -> Wait {
         let (sender, answer) = oneshot::channel();
         self.waiting.push(Waiting { hits, deadline, answer: sender });
@@ -465,7 +505,7 @@ impl LeasedCounter {
 
     /// Returns the question for the requests that wait and for a lease that is over, or `None` if there is nothing to
     /// ask. Answers the requests that need no question.
-    fn refill(&mut self, book: &Book, answers: &mut Answers) -> Option<Refill> {
+    fn refill(&mut self, book: &Book, answers: &mut Answers) -> Option<Box<Refill>> {
         let now = book.now();
         let late = Instant::now();
         let mut waiting = std::mem::take(&mut self.waiting);
@@ -486,7 +526,7 @@ impl LeasedCounter {
             }
         }
         self.busy = false;
-        if asking.is_empty() && !self.account.is_over(now) {
+        if asking.is_empty() && !self.is_over(now) {
             return None;
         }
         let hits = asking.iter().fold(0, |sum: u64, waiting| sum.saturating_add(waiting.hits));
@@ -496,7 +536,11 @@ impl LeasedCounter {
             return None;
         }
         self.busy = true;
-        Some(Refill { question, limit: self.account.limit(), waiting: asking })
+        // If nothing is taken for them, each asks by itself.
+        let waiting = if question.take > 0 { asking.iter().filter(|waiting| waiting.hits > 0).count() } else { 0 };
+        let occasion = Occasion::Leased { waiting: waiting as u64, decided: question.decided };
+        let recorded = self.recorded.as_ref().map(|recorded| Recorded { occasion, ..recorded.clone() });
+        Some(Box::new(Refill { question, limit: self.account.limit(), recorded, waiting: asking }))
     }
 }
 

@@ -230,6 +230,52 @@ async fn leases_hold_back_no_more_than_is_stated() {
     assert!(leased.iter().all(|decisions| *decisions > 100.0), "{leased:?}");
 }
 
+/// What is used from leases is billed late, by no more than may be out.
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_lacks_no_more_than_may_be_in_leases() {
+    const TOKEN: &str = "a token of some length";
+    let redis = Redis::start();
+    let (url, token) = (format!("REDIS_URL={}", redis.url()), format!("ADMIN_TOKEN={TOKEN}"));
+    let rules = RULES.replace(
+        "requests_per_unit: 7,",
+        "requests_per_unit: 500, lease: {unused: 10%, ttl: 200ms}, usage: {by: day, keep: 32d},",
+    );
+    let settings = [&*url, "REDIS_TIMEOUT=2s", "ADMIN_API=true", &*token];
+    let instances = [Tollgate::start(&rules, &settings), Tollgate::start(&rules, &settings)];
+    let window = |unrecorded: u64| {
+        json!({
+            "kind": "window", "number": 500, "period_us": 2_000_000, "memory_us": 2_200_000 + 300_000,
+            "usable_thousandths": 900, "unrecorded": unrecorded,
+        })
+    };
+    let load = [("keys", 16), ("think_ms", 2), ("most_hits", 2), ("probers", 0)];
+    let mut scenario = scenario(&instances.each_ref(), &[("window", window(50))], &load);
+    let Target::Rls(rls) = scenario.target else { panic!("{scenario:?}") };
+    let usage = Usage { address: format!("127.0.0.1:{}", instances[1].http_port), token: TOKEN.to_owned() };
+    scenario.target = Target::Tollgate(record::adapter::Tollgate { rls, usage });
+    let (header, operations) = record::history(&scenario).await.unwrap();
+    let judged = |unrecorded: u64, more: i64| {
+        let mut header = header.clone();
+        header.limits.insert("window".to_owned(), serde_json::from_value(window(unrecorded)).unwrap());
+        let mut judge = Judge::new(header, Checks::default());
+        for operation in &operations {
+            let total = operation.total.map(|total| total + more);
+            judge.add(&Operation { total, ..operation.clone() }).unwrap();
+        }
+        judge.finish()
+    };
+    let totals: Vec<i64> = operations.iter().filter_map(|operation| operation.total).collect();
+    assert!(totals.len() > 10 && totals.iter().sum::<i64>() > 500, "{totals:?}");
+    let legal = judged(50, 0);
+    assert!(legal.is_legal_but_for(&[]), "{legal}");
+    let leased = instances.each_ref().map(|one| one.metric("tollgate_lease_decisions_total"));
+    assert!(leased.iter().all(|decisions| *decisions > 100.0), "{leased:?}");
+    let missing = judged(50, -51);
+    assert_eq!(missing.count(Kind::WrongTotal), totals.len() as u64, "more is missing than may be: {missing}");
+    let without = judged(0, 0);
+    println!("{} of {} totals lack hits that are in leases", without.count(Kind::WrongTotal), totals.len());
+}
+
 /// The judge is not blind: what the rules do not promise, it does not find kept.
 #[tokio::test(flavor = "multi_thread")]
 async fn other_promises_than_those_of_the_rules_are_found_broken() {

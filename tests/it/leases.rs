@@ -141,6 +141,7 @@ impl Desk {
                 LeaseEvent::Decided => (0, 1),
                 LeaseEvent::Leased(hits) => (1, hits.into()),
                 LeaseEvent::Unused(hits) => (2, hits.into()),
+                LeaseEvent::Unconfirmed(_) => return,
             };
             counters[counter].fetch_add(more, Ordering::Relaxed);
         });

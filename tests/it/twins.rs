@@ -97,7 +97,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let exempt =
         prop_oneof![-9..9_i64, -(MAX_HITS as i64)..=MAX_HITS as i64].prop_map(|hits| Occasion::Exempt { hits });
     let refused = (1..=MAX_HITS).prop_map(|hits| Occasion::Denied { hits });
-    let occasion = prop_oneof![8 => Just(Occasion::Decided), 1 => refused, 1 => undone, 1 => exempt];
+    let leased = (0..9_u64, 0..9_u64).prop_map(|(waiting, decided)| Occasion::Leased { waiting, decided });
+    let occasion = prop_oneof![8 => Just(Occasion::Decided), 1 => refused, 1 => undone, 1 => exempt, 2 => leased];
     let alone = (0..3_usize, change, caller, wants, role, occasion, any_lends()).boxed();
     let request = prop::collection::vec(alone.clone(), 1..5).boxed();
     // A call with a single check has a separate script, and a check that is the same as the previous one is sent as one

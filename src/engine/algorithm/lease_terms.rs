@@ -174,6 +174,8 @@ pub struct Account {
     granted: Option<Granted>,
     /// Hits of it that are not used.
     held: u32,
+    /// Number of requests that it has decided.
+    decided: u64,
     /// Time from which they may no longer be used.
     ends: Duration,
     /// The counter's last verdict, and its time.
@@ -191,6 +193,8 @@ pub struct Question {
     pub take: u64,
     /// What to ask of the counter's leases.
     pub ask: LeaseAsk,
+    /// Number of requests that the returned lease has decided.
+    pub decided: u64,
     at: Duration,
     generation: u64,
 }
@@ -202,6 +206,11 @@ impl Question {
         self.ask.returned.is_none() && self.take == 0
     }
 
+    /// Returns the used hits of the lease that it returns.
+    pub fn used(&self) -> u32 {
+        self.ask.returned.map_or(0, |returned| returned.used)
+    }
+
     /// Returns the hits that it returns unused.
     pub fn unused(&self) -> u32 {
         self.ask.returned.map_or(0, |returned| returned.hits - returned.used)
@@ -211,8 +220,8 @@ impl Question {
 impl Account {
     /// Creates an account for a counter that nothing is known about.
     pub fn new(limit: Limit, lease: Lease, now: Duration) -> Account {
-        let (generation, held, demand) = (0, 0, 0);
-        Account { limit, lease, generation, granted: None, held, ends: now, last: None, demand, asked: now }
+        let (generation, held, decided, demand) = (0, 0, 0, 0);
+        Account { limit, lease, generation, granted: None, held, decided, ends: now, last: None, demand, asked: now }
     }
 
     /// Returns the counter's limit.
@@ -245,6 +254,7 @@ impl Account {
         let left = u32::try_from(hits).ok().filter(|_| now < self.ends).and_then(|hits| self.held.checked_sub(hits))?;
         let (last, at) = self.last?;
         self.held = left;
+        self.decided += 1;
         self.count(hits, now);
         // Of two readings of the clock, the later one may be a little less.
         let elapsed_ms = u64::try_from(now.saturating_sub(at).as_millis()).unwrap_or(u64::MAX);
@@ -264,7 +274,7 @@ impl Account {
     /// Returns the question to ask for requests of `hits` in total. It ends the lease.
     pub fn question(&mut self, hits: u64, now: Duration) -> Question {
         self.count(hits, now);
-        let held = std::mem::take(&mut self.held);
+        let (held, decided) = (std::mem::take(&mut self.held), std::mem::take(&mut self.decided));
         let returned = self.granted.take().map(|granted| Returned {
             until_ms: granted.until_ms,
             hits: granted.hits,
@@ -278,7 +288,7 @@ impl Account {
         let want = if takes || renews { u32::try_from(self.demand.saturating_mul(2)).unwrap_or(u32::MAX) } else { 0 };
         let ttl_ms = u64::try_from(self.lease.ttl.as_millis()).unwrap_or(u64::MAX);
         let ask = LeaseAsk { returned, want, ttl_ms, most: self.lease.most };
-        Question { take: if takes { hits } else { 0 }, ask, at: now, generation: self.generation }
+        Question { take: if takes { hits } else { 0 }, ask, decided, at: now, generation: self.generation }
     }
 
     /// Takes the counter's answer of `at_ms` on the store's clock. Returns the answer for the waiting requests if all
@@ -328,6 +338,11 @@ impl Account {
     /// Returns whether the account can be dropped: no hits are held, and no request came for the TTL of a lease.
     pub fn is_idle(&self, now: Duration) -> bool {
         self.held == 0 && now >= self.asked + self.lease.ttl
+    }
+
+    /// Returns the time from which the lease may no longer be used.
+    pub fn ends(&self) -> Duration {
+        self.ends
     }
 
     /// Returns the time of the last request.

@@ -127,6 +127,14 @@ pub fn added<C: Borrow<Check>>(checks: &[C], verdicts: &Verdicts, now: u64) -> S
                 let added = Added { index: period.index(at_ms), admitted: -1, denied: 1, cost: -signed(cost) };
                 return Some((place, added));
             }
+            (Occasion::Leased { waiting, decided }, ask) => {
+                let returned = check.leased.as_ref().and_then(|leased| leased.ask.returned);
+                let used = returned.map_or(0, |returned| u64::from(returned.used));
+                let (requests, taken) = if denied { (0, 0) } else { (waiting, ask.taken()) };
+                let admitted = signed(requests.saturating_add(decided));
+                let added = Added { index, admitted, denied: 0, cost: signed(taken.saturating_add(used)) };
+                return (added.admitted > 0 || added.cost > 0).then_some((place, added));
+            }
             (Occasion::Denied { hits }, _) => (signed(hits), true),
             (Occasion::Exempt { hits }, _) => (hits, denied && hits > 0),
             (Occasion::Decided, Ask::TakeBack(_)) => return None,
@@ -162,7 +170,8 @@ pub fn undone(check: &Check, at_ms: u64) -> Option<Recorded> {
     let hits = match recorded.occasion {
         Occasion::Decided => check.ask.taken(),
         Occasion::Exempt { hits } => u64::try_from(hits).unwrap_or(0),
-        Occasion::Denied { .. } | Occasion::Undone { .. } => 0,
+        // A request that a lease decides has no other limit that could deny it.
+        Occasion::Denied { .. } | Occasion::Leased { .. } | Occasion::Undone { .. } => 0,
     };
     let cost = if check.costs_denied() { 0 } else { hits };
     (hits > 0).then(|| Recorded { occasion: Occasion::Undone { at_ms, cost }, ..recorded.clone() })

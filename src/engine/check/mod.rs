@@ -70,6 +70,14 @@ pub enum Occasion {
         /// At most 2^53 in absolute value.
         hits: i64,
     },
+    /// A lease is returned, and hits are taken for requests that wait for the next one. Records what the lease was used
+    /// for, and the requests that wait if all of them pass; if not, each asks again.
+    Leased {
+        /// Number of requests that wait.
+        waiting: u64,
+        /// Number of requests that the lease has decided.
+        decided: u64,
+    },
     /// A request that passed is denied after all.
     Undone {
         /// When it passed on the store's clock, in milliseconds since the epoch.

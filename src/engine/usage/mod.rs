@@ -4,6 +4,9 @@
 //! holds the usage of one period. Records of adjacent periods are grouped in a page, which the store keeps and expires
 //! as a whole.
 //!
+//! If an instance decides requests by a lease, the store records them when the lease is returned, in the step that
+//! settles it. What a lost return would have recorded is in no record.
+//!
 //! Requests whose call was lost, and requests answered by failure modes, have no known charge and are in no record.
 
 pub mod page;

@@ -49,7 +49,7 @@ fn hits(key: &str, value: &str, hits: i64) -> RateLimitRequest {
 }
 
 /// Returns the sum of all records of the pages whose names have this prefix.
-async fn recorded(redis: &Redis, prefix: &str) -> Totals {
+pub(super) async fn recorded(redis: &Redis, prefix: &str) -> Totals {
     let mut sum = Totals::default();
     let pages: Vec<String> = cmd("KEYS").arg("*|u1:*").query_async(&mut redis.connection().await).await.unwrap();
     for page in pages.iter().filter(|page| page.starts_with(prefix)) {
@@ -61,7 +61,7 @@ async fn recorded(redis: &Redis, prefix: &str) -> Totals {
     sum
 }
 
-fn totals(admitted: i64, denied: u64, cost: i64) -> Totals {
+pub(super) fn totals(admitted: i64, denied: u64, cost: i64) -> Totals {
     Totals { admitted, denied, cost }
 }
 

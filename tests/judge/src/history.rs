@@ -52,6 +52,10 @@ pub enum Promise {
         /// parts of it back.
         #[serde(default = "whole")]
         usable_thousandths: u64,
+        /// The hits that the system's own count may lack: those that instances have used and not told of yet, and for
+        /// each instance that died and each message that was lost, as many as it may have been about.
+        #[serde(default)]
+        unrecorded: u64,
     },
     /// In each interval of length t at most `burst + number * t / period` hits.
     Bucket {
@@ -76,11 +80,12 @@ impl Promise {
     /// that count a step longer. Of a bucket, what is refilled in a step is judged with its rate.
     pub(crate) fn by_clock(self, clock_us: u64) -> Promise {
         match self {
-            Promise::Window { number, period_us, memory_us, usable_thousandths } => Promise::Window {
+            Promise::Window { number, period_us, memory_us, usable_thousandths, unrecorded } => Promise::Window {
                 number,
                 period_us: period_us.saturating_sub(clock_us),
                 memory_us: memory_us + clock_us,
                 usable_thousandths,
+                unrecorded,
             },
             Promise::Holders { number, expiry_us } => {
                 Promise::Holders { number, expiry_us: expiry_us.saturating_sub(clock_us) }

@@ -14,7 +14,6 @@ pub(in crate::rules) const KEY: Key = key(
 )
 .example("{by: hour, keep: 400d}")
 .conflicts(&[
-    ("lease", "hits that a lease takes in advance are not recorded when they are used: remove usage or lease"),
     (
         "unlimited",
         "an unlimited rule counts nothing, so it has no usage to record: set a limit that is never reached, or remove \

@@ -255,6 +255,7 @@ fn record(questions: &mut Vec<u8>, Recorded { usage, tag, occasion }: &Recorded,
         Occasion::Denied { hits } => (1, 0, hits as f64),
         Occasion::Undone { at_ms, cost } => (2, at_ms, cost as f64),
         Occasion::Exempt { hits } => (3, 0, hits as f64),
+        Occasion::Leased { waiting, decided } => (4, waiting, decided as f64),
     };
     questions.extend([occasion, u8::from(costs_denied)]);
     for value in [usage.period().ms() as f64, usage.page_kept_ms() as f64, at_ms as f64, cost] {

@@ -88,7 +88,8 @@ impl Judge {
         let mut range = Some((u64::MAX, u64::MAX));
         for (counter, hits) in &operation.parts {
             let Counter { limit, known, .. } = &self.counters.all[*counter];
-            let Promise::Window { number, period_us, memory_us, usable_thousandths } = &self.limits[*limit].1 else {
+            let Promise::Window { number, period_us, memory_us, usable_thousandths, .. } = &self.limits[*limit].1
+            else {
                 range = None;
                 break;
             };
@@ -167,6 +168,11 @@ impl Judge {
             return;
         }
         let (least, most) = self.counters.all[*counter].known.total_in(operation.begin, operation.end);
+        let unrecorded = match self.limits[self.counters.all[*counter].limit].1 {
+            Promise::Window { unrecorded, .. } => unrecorded,
+            Promise::Bucket { .. } | Promise::Holders { .. } => 0,
+        };
+        let least = least - i128::from(unrecorded);
         if !(least..=most).contains(&i128::from(told)) {
             let what = format!("{told} hits were counted by the system, between {least} and {most} were allowed");
             self.finding(Kind::WrongTotal, operation.line, *counter, 0, what);

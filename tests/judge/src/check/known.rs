@@ -14,8 +14,9 @@
 //!
 //! **Totals.** Statement: a system's own count of what was taken and not given back is at least all hits that were
 //! allowed by operations that ended before b, without all that may have been given back by operations that began at e
-//! or before. It is at most all hits of operations that were not denied and began at e or before, without those that
-//! were certainly given back before b, if all returns are whole. Proof: the count is of one instant in [b, e].
+//! or before, and without those that are promised to be counted late or never (`unrecorded`). It is at most all hits of
+//! operations that were not denied and began at e or before, without those that were certainly given back before b, if
+//! all returns are whole. Proof: the count is of one instant in [b, e].
 //!
 //! **Waits.** Statement: if a request was denied with a wait, and until the same request was asked again, after it,
 //! nothing else was taken or given back, then it passes if it begins after the wait, and is denied if it ends before

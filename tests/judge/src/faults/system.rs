@@ -80,7 +80,7 @@ impl System {
         let (period_us, memory_us) = (60_000_000, 66_000_000);
         // Each of two instances has its half.
         let usable_thousandths = if self == System::TollgateLocal { 500 } else { 1_000 };
-        Promise::Window { number: NUMBER, period_us, memory_us, usable_thousandths }
+        Promise::Window { number: NUMBER, period_us, memory_us, usable_thousandths, unrecorded: 0 }
     }
 
     /// Returns the file of an instance's rules in its folder. Gubernator has none: its callers bring the limit.

@@ -123,7 +123,7 @@ impl Toy {
             let memory_us = if segment_us == 1 { period_us } else { period_us + segment_us };
             let holds_back = fault == Some(Fault::HoldsBackMore) || (fault.is_none() && rng.u8(0..4) == 0);
             let usable_thousandths = if holds_back { rng.u64(300..1_000) } else { 1_000 };
-            Promise::Window { number: rng.u64(1..8), period_us, memory_us, usable_thousandths }
+            Promise::Window { number: rng.u64(1..8), period_us, memory_us, usable_thousandths, unrecorded: 0 }
         };
         let kind = match fault {
             Some(Fault::FastRefill | Fault::Overflow) => 1,
