@@ -98,7 +98,7 @@ impl Rules {
 struct Instance {
     id: String,
     member: Member,
-    /// Its clock: what it said at the start, and by how many ten-thousandths it runs fast.
+    /// The time of its clock at the start, and by how many ten-thousandths the clock runs fast.
     offset: u64,
     fast: i64,
     rules: Rules,
@@ -110,7 +110,7 @@ struct Instance {
     cut_off_until: u64,
     beats_at: u64,
     flight: Option<Flight>,
-    /// What it has admitted by itself.
+    /// The hits that it has admitted by its share.
     own: VecDeque<u64>,
     is_answered: bool,
     /// Whether it is new, or was away, and has not seen a table since that has all instances: see [`World::is_blind`].
@@ -683,7 +683,7 @@ impl World {
         instance.seat_since = since(instance.member.view().seat(clock).is_some(), instance.seat_since);
         instance.agreed_since = since(instance.member.view().is_agreed(DOMAIN), instance.agreed_since);
         let age = now - self.begun[&answer.incarnation];
-        instance.is_new = (instance.is_new || was_away) && age < TIMEOUT * 12 / 10;
+        instance.is_new = (instance.is_new || was_away) && age < TIMEOUT * 12 / 10 + self.period;
         note!(self, "{} has its answer: {:?}", self.instances[at].id, self.instances[at].member.view());
     }
 

@@ -184,7 +184,7 @@ impl View {
         // Rules that are new here: the shares of the old ones have just been in use.
         let before = domain.own.filter(|own| own.digest != shared.digest).map(|own| own.largest);
         let others = domain.others.iter().filter(|(_, gone)| match gone {
-            Some(gone) => now < *gone + with_margin(limit.period().max(Split::forgets_after(limit, None))),
+            Some(gone) => now < *gone + with_margin(Split::shares_matter_for(limit)),
             None => true,
         });
         let cuts = others.map(|(split, _)| *split).chain(before).map(|split| split.cut(limit));
@@ -555,10 +555,10 @@ mod tests {
         a.set_domains(BTreeMap::new());
         world.now += 2 * PERIOD;
         assert_eq!(world.may(&a), (0, 60), "no beat has reached the table");
+        world.beat(&mut a);
         let old = b.query(world.clock());
         b.set_domains(BTreeMap::new());
         world.answer(&mut b, &old);
-        world.beat(&mut a);
         world.now += 2 * PERIOD;
         assert_eq!(world.may(&b), (0, 60), "the answer is to a beat with the old terms");
         world.beat(&mut b);
@@ -586,6 +586,25 @@ mod tests {
         world.beat(&mut a);
         world.beat(&mut c);
         assert!(!a.view().is_agreed(DOMAIN) && !c.view().is_agreed(DOMAIN), "b is not here");
+    }
+
+    #[test]
+    fn old_terms_count_while_a_table_may_lack_one_that_agreed_with_them() {
+        let mut a = member("a", terms(20));
+        let mut world = World::settled(&mut [&mut a]);
+        let mut b = member("b", terms(20));
+        world.beat(&mut b);
+        world.beat(&mut b);
+        world.now += PERIOD;
+        assert_eq!(world.may(&b), (0, 60), "a clock may be fast by a tenth");
+        world.now += PERIOD / 10;
+        assert_eq!(world.may(&b), (20, 60));
+        // a has not seen b, and does not find it in the new table.
+        (world.table, world.server) = (Table::default(), "s2");
+        a.set_domains(BTreeMap::new());
+        world.beat(&mut a);
+        world.now += 2 * PERIOD;
+        assert_eq!((world.may(&a), world.may(&b)), ((0, 60), (20, 60)));
     }
 
     #[test]

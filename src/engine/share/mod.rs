@@ -21,21 +21,31 @@
 //!    domain with shares: a digest of the domain's rules, the largest part, and the number of seats. It uses its shares
 //!    of a domain only when all instances of the table have stated the same terms ([`View::share`]). An instance with
 //!    other terms asks the store with so little that the shares of others have room, whatever their rules say
-//!    ([`Split::cut`]): also one with other rules, and one whose rules have no shares.
+//!    ([`Split::cut`]): also one with other rules, and one whose rules have no shares. Its own former terms count as
+//!    those of others until the table has its new ones, since others may still agree with the former. An instance that
+//!    was away for longer than its timeout agrees anew. While an incarnation has not been known for long, the table may
+//!    lack instances or have old terms of them: nothing is agreed in it, and no terms of others count as gone.
 //! 3. *What was admitted before.* A share is used, and more than the rest asked for, only a time after that: the period
-//!    of a window, or the time in which a bucket fills ([`Split::forgets_after`]). Nothing from before is then in a
-//!    window with it.
+//!    of a window, or the time in which a bucket fills ([`Split::forgets_after`]), and a tenth more. Nothing from
+//!    before is then in a window with it. An instance that is new, or was away, has not seen what was in use before: so
+//!    each states which splits have been in use until lately, and one that leaves stays in the table until it has been
+//!    seen.
 //!
 //! So when rules change, each instance gives up its share first, and shares begin again when all have the new rules.
 //! While they change, no more is admitted than the larger of the old and the new number.
 //!
 //! The proof assumes that an instance that reaches the counters reaches the table, too. One that cannot reach the table
 //! for longer than the timeout, and whose rules become others than those of the fleet, may cause as much more as the
-//! shares amount to. Where the store loses counters or has two masters, what that costs without shares is the bound.
+//! shares amount to. So may an instance that is new, or was away, in a table that has lost an instance that uses its
+//! share by other rules, for at most a timeout and a period. All instances have the same timeout, or no table is lost
+//! during the longest. The clocks of instances run alike to some percent; a share counts its period by the instance's
+//! clock. Where the store loses counters or has two masters, what that costs without shares is the bound.
 
 #[cfg(test)]
 mod lives;
 mod member;
+#[cfg(test)]
+mod model;
 mod split;
 mod table;
 

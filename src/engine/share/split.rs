@@ -123,6 +123,13 @@ impl Split {
             None => limit.period(),
         }
     }
+
+    /// Returns the time after which nothing that shares of this limit have admitted matters to its counter. The bucket
+    /// of a share may take nearly twice as long to fill as that of the limit, since both its values are rounded down.
+    pub fn shares_matter_for(limit: &Limit) -> Duration {
+        let fills = Split::forgets_after(limit, None);
+        if burst(limit).is_some() { limit.period().max(2 * fills) } else { fills }
+    }
 }
 
 /// Returns the burst of a bucket, also where it is the number.
@@ -202,6 +209,17 @@ mod tests {
                 prop_assert!(rest.capacity() + bursts <= limit.capacity());
                 if share.is_none() {
                     prop_assert_eq!(rest, limit);
+                }
+            }
+        }
+
+        #[test]
+        fn a_share_matters_no_longer_than_stated(
+            number in 1..3_000_u32, burst in 1..3_000_u32, part in 1..=10_000_u16, seats in 1..40_u32,
+        ) {
+            for limit in [window(number), bucket(number, burst)] {
+                if let Some(share) = Split::new(part, seats).share(&limit) {
+                    prop_assert!(Split::forgets_after(&limit, Some(&share)) <= Split::shares_matter_for(&limit));
                 }
             }
         }
