@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-readonly most_bytes=24000000
+readonly most_bytes=26000000
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
 readonly version image=localhost/tollgate:$version
 
