@@ -210,6 +210,7 @@ impl Run {
                 0..6 => {
                     version = self.rng.usize(..NUMBERS.len());
                     let rules = || self.scenario.rules(version);
+                    self.judge.lock().rules_change();
                     self.replicas.iter().for_each(|replica| drop(replica.workers[0].put_in_force(rules())));
                 }
                 6..10 => self.world.lock().fail_over(),

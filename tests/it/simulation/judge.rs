@@ -126,6 +126,8 @@ pub struct Judge {
     pub counts: Counts,
     /// Requests whose callers left before the answer.
     left: HashSet<(String, String)>,
+    /// When the rules last changed.
+    changed: Option<Instant>,
     /// Every answer, in order.
     pub story: Vec<String>,
 }
@@ -141,6 +143,7 @@ impl Judge {
             wrong: Vec::new(),
             counts: Counts::default(),
             left: HashSet::new(),
+            changed: None,
             story: Vec::new(),
         }
     }
@@ -367,10 +370,20 @@ impl Judge {
         let refunding = counter.refunding.contains(&seen.replica);
         let excused =
             refunding || counter.refunded.iter().any(unheard) || failed_over || self.weather.steps.is_some() || leased;
+        // A bucket fills faster while it has a larger number, and may have had one meanwhile: of other rules, or of a
+        // request that brings it.
+        let changed = self.changed.is_some_and(|at| within.is_none_or(|within| at.elapsed() <= within + TIMEOUT));
+        let is_bucket = matches!(check.limit.algorithm(), Algorithm::TokenBucket | Algorithm::LeakyBucket);
+        let excused = excused || (is_bucket && (changed || self.scenario.takes_numbers));
         let says = world.would_say(check);
         self.demand(excused || !says.allowed(), || {
             format!("{} is denied: {limited:?}; the store: {says:?}", seen.number)
         });
+    }
+
+    /// Records that rules with other numbers are in force.
+    pub fn rules_change(&mut self) {
+        self.changed = Some(Instant::now());
     }
 
     /// Returns the descriptors of a refund that are counted by rules.
