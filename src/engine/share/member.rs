@@ -174,12 +174,7 @@ impl View {
 
     /// Returns the limit that the store decides.
     pub fn rest(&self, shared: &Shared, limit: &Limit, now: Duration) -> Limit {
-        let own = match shared.split {
-            Some(split) if !shared.is_changed => split.rest(limit),
-            // Others may not know the change yet, and use their share of the rule's number.
-            Some(split) => split.cut(limit),
-            None => *limit,
-        };
+        let own = shared.rest(limit);
         let Some(domain) = self.domains.get(&shared.domain) else { return own };
         // Rules that are new here: the shares of the old ones have just been in use.
         let before = domain.own.filter(|own| own.digest != shared.digest).map(|own| own.largest);
@@ -428,9 +423,14 @@ impl Member {
         self.view.domains.retain(|_, view| !view.is_empty());
     }
 
-    /// Returns a seat that nobody has, if there is one.
+    /// Returns a seat that nobody has, if there is one. Instances that start together take different ones: each goes by
+    /// its place among those without a seat.
     fn free_seat(&self) -> Option<u32> {
-        (0..self.seats).find(|seat| !self.others.values().any(|other| other.seat == Some(*seat)))
+        let waits = |(id, other): &(&String, &Other)| other.seat.is_none() && !other.has_left() && **id < self.id;
+        let place = self.others.iter().filter(waits).count();
+        let is_free = |seat: &u32| !self.others.values().any(|other| other.seat == Some(*seat));
+        let free: Vec<u32> = (0..self.seats).filter(is_free).take(place + 1).collect();
+        free.get(place.checked_rem(free.len())?).copied()
     }
 
     /// Returns how long the instance with the longest timeout must be silent until it is removed.
