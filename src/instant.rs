@@ -42,6 +42,38 @@ pub fn suspended() -> Duration {
     Duration::ZERO
 }
 
+/// A clock that measures from its start, never steps, and goes on while the machine is suspended, as others' clocks do.
+#[derive(Clone, Copy, Debug)]
+pub struct Steady {
+    start: Instant,
+    /// For how long the machine has been suspended, and for how long it was at the start.
+    suspended: fn() -> Duration,
+    before: Duration,
+}
+
+impl Steady {
+    /// Starts a clock.
+    pub fn new() -> Steady {
+        Steady::counting(suspended)
+    }
+
+    /// Starts a clock that counts these suspensions.
+    pub fn counting(suspended: fn() -> Duration) -> Steady {
+        Steady { start: Instant::now(), suspended, before: suspended() }
+    }
+
+    /// Returns the time since the start.
+    pub fn elapsed(&self) -> Duration {
+        self.start.elapsed() + (self.suspended)().saturating_sub(self.before)
+    }
+}
+
+impl Default for Steady {
+    fn default() -> Self {
+        Steady::new()
+    }
+}
+
 /// Shares one reading of the clock with everything that runs on this thread, until it is dropped. Keep it for one poll.
 #[derive(Debug)]
 pub struct Shared(());

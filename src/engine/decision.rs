@@ -9,7 +9,7 @@ use crate::adjustment::Adjustment;
 use crate::algorithm::{Algorithm, Ask, Caller, Verdict};
 use crate::asked::Asked;
 use crate::check::group::{self, Votes};
-use crate::check::{Check, CheckVerdict, Occasion};
+use crate::check::{Check, CheckVerdict, Occasion, ShareLeft};
 use crate::descriptor::Role;
 use crate::rules::Rule;
 use crate::rules::expect::Missing;
@@ -294,7 +294,7 @@ impl<'a> Decision<'a> {
             let check = Check { ask, role: Role::Shadow, lease: None, recorded, ..check.clone() };
             match answer {
                 Answer::Store(_) => refund.to_store.push(check),
-                Answer::Local(_) => refund.to_memory.push(Check { limit: check.limit.divided_by(replicas), ..check }),
+                Answer::Local(_) => refund.to_memory.push(Check { limit: check.local_limit(replicas), ..check }),
                 Answer::Known(_)
                 | Answer::Skipped
                 | Answer::FailedOpen
@@ -525,6 +525,11 @@ impl Limited<'_> {
         Some(self.check_verdict()?.lease?.out)
     }
 
+    /// Returns the share of the instance that decided, if it has one.
+    pub fn own_share(&self) -> Option<ShareLeft> {
+        self.check_verdict()?.share
+    }
+
     /// Returns how much longer a ban lasts, if there is one.
     pub fn banned_ms(&self) -> Option<u64> {
         self.check_verdict()?.banned_ms()
@@ -577,6 +582,7 @@ const BLOCKED: CheckVerdict = CheckVerdict {
     own: Verdict { allowed: false, remaining: 0, excess: None, reset_after_ms: 0, retry_after_ms: None, delay_ms: 0 },
     ban: None,
     lease: None,
+    share: None,
     is_known: false,
     at_ms: 0,
 };

@@ -19,7 +19,7 @@ use crate::engine::asked::Asked;
 use crate::engine::check::{Check, CheckVerdict, StoreError};
 use crate::engine::clock::Clock as _;
 use crate::engine::descriptor::{self, Descriptor, Entry, Override, Request};
-use crate::engine::explain;
+use crate::engine::explain::{self, ExplainedShare};
 use crate::engine::plan::{Plan, PlanOptions};
 use crate::engine::rules::Rules;
 use crate::store::Store;
@@ -55,6 +55,9 @@ pub struct Counter {
     /// Hits that instances hold in leases, if its limit has a lease. They do not remain, and may still be used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leased: Option<u32>,
+    /// The share of this instance, if it has one now. What remains of it is part of `remaining`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<ExplainedShare>,
 }
 
 /// The state of one counter at a replica of Redis.
@@ -193,6 +196,7 @@ fn counter(asked: &Asked<'_>, verdict: CheckVerdict) -> Counter {
         reset_after_ms: together.reset_after_ms,
         banned_ms: verdict.banned_ms(),
         leased: verdict.lease.map(|granted| granted.out),
+        share: verdict.share.map(ExplainedShare::from),
     }
 }
 
@@ -205,10 +209,13 @@ impl CounterOf {
 
 impl fmt::Display for Counter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Counter { key, rule, limit, capacity, remaining, reset_after_ms, banned_ms, leased } = self;
+        let Counter { key, rule, limit, capacity, remaining, reset_after_ms, banned_ms, leased, share } = self;
         write!(f, "{key}\n  {limit} ({rule}): {remaining} of {capacity} left")?;
         if let Some(leased) = leased.filter(|leased| *leased > 0) {
             write!(f, ", {leased} in leases")?;
+        }
+        if let Some(ExplainedShare { capacity, remaining }) = share {
+            write!(f, ", {remaining} of them in this instance's share of {capacity}")?;
         }
         if let Some(banned_ms) = banned_ms {
             write!(f, ", banned for {}", descriptor::wait(*banned_ms))?;

@@ -14,6 +14,9 @@ use crate::store::lease::LeaseEvent;
 /// Bounds of the number of requests carried in one call, which is at most 32.
 const REQUESTS: [f64; 6] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0];
 
+/// Whether all instances have agreed on the rules of a domain.
+const SHARE_STATES: [&str; 2] = ["agreed", "waiting"];
+
 /// Metrics of the store.
 #[derive(Debug)]
 pub(super) struct StoreMetrics {
@@ -29,6 +32,9 @@ pub(super) struct StoreMetrics {
     leased_hits: IntCounter,
     unused_leased_hits: IntCounter,
     unconfirmed_leased_hits: IntCounter,
+    share_decisions: Striped<IntCounter>,
+    share_seat: IntGauge,
+    share_domains: IntGaugeVec,
     memory_counters: IntGauge,
     memory_bytes: IntGauge,
 }
@@ -67,8 +73,8 @@ impl StoreMetrics {
             )?,
             decisions: register.striped(Opts::new(
                 "decisions_total",
-                "Requests decided by their counters: by a lease, by the denied cache, or by the store, which decides \
-                 all that the other two do not.",
+                "Requests decided by their counters: by a lease, by an own share, by the denied cache, or by the \
+                 store, which decides all that the others do not.",
             ))?,
             denied_cache_hits: register.striped(Opts::new(
                 "denied_cache_hits_total",
@@ -87,6 +93,23 @@ impl StoreMetrics {
                 "unconfirmed_leased_hits_total",
                 "Used hits of leases under limits with usage for which the store did not confirm that it has recorded \
                  them: they may be in no record.",
+            )?,
+            share_decisions: register.striped(Opts::new(
+                "share_decisions_total",
+                "Requests admitted by the instance's own shares, without asking the store.",
+            ))?,
+            share_seat: register.gauge(
+                "share_seat",
+                "1 while the instance has a seat, which gives it a share of each limit with own_share.",
+            )?,
+            share_domains: register.gauges(
+                (
+                    "share_domains",
+                    "Domains with own_share, by whether all instances have agreed on their rules. Shares are in use \
+                     where they have, a period later.",
+                ),
+                &["state"],
+                &SHARE_STATES,
             )?,
             memory_counters: register.gauge("memory_counters", "Counters in this process's memory.")?,
             memory_bytes: register.gauge(
@@ -123,6 +146,20 @@ impl Metrics {
     /// Records a request denied from the cache of denials.
     pub fn record_denied_cache_hit(&self) {
         self.store.denied_cache_hits.mine().inc();
+    }
+
+    /// Records a request that shares have admitted.
+    pub fn record_share_decision(&self) {
+        self.store.share_decisions.mine().inc();
+    }
+
+    /// Records whether the instance has a seat, and the numbers of domains on which instances have agreed, and have
+    /// not.
+    pub fn set_shares(&self, has_seat: bool, (agreed, waiting): (usize, usize)) {
+        self.store.share_seat.set(has_seat.into());
+        for (state, domains) in SHARE_STATES.into_iter().zip([agreed, waiting]) {
+            self.store.share_domains.with_label_values(&[state]).set(i64::try_from(domains).unwrap_or(i64::MAX));
+        }
     }
 
     /// Records an event of a lease.

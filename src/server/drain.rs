@@ -20,6 +20,7 @@ use crate::observe::decision_log::DecisionLog;
 use crate::settings::Settings;
 use crate::shared::adjustment::audit::Audit;
 use crate::shared::fleet::Fleet;
+use crate::shared::seats::Seats;
 use crate::spans::Exporting;
 use crate::store::Store;
 
@@ -32,6 +33,8 @@ pub(super) struct Running<S> {
     pub(super) workers: Arc<Workers>,
     pub(super) limiter: Arc<Limiter<S>>,
     pub(super) store: Arc<S>,
+    /// `None` without Redis.
+    pub(super) seats: Option<Arc<Seats<S>>>,
     pub(super) fleet: Arc<Fleet<S>>,
     pub(super) last: Last,
 }
@@ -108,7 +111,7 @@ impl<S: Store> Running<S> {
 
     /// Shuts down. Returns `false` if some requests were not answered within the timeout of a shutdown.
     async fn drain(self) -> anyhow::Result<bool> {
-        let Running { settings, serving, rules, ports, workers, limiter, store, fleet, last } = self;
+        let Running { settings, serving, rules, ports, workers, limiter, store, seats, fleet, last } = self;
         let Ports { grpc, http, stop } = ports;
         let (begin, flushing) = (Instant::now(), last.exporting.as_ref().map(Exporting::flush));
         // A load that ended now would announce the process as serving again.
@@ -130,6 +133,9 @@ impl<S: Store> Running<S> {
         });
         let finished = tokio::time::timeout(timeout, async { tokio::join!(workers.drain(), http) }).await;
         store.close(Instant::now() + settings.store.redis_timeout).await;
+        if let Some(seats) = seats {
+            seats.leave().await;
+        }
         fleet.leave().await;
         last.finish(flushing, begin.elapsed()).await;
         match finished {

@@ -51,6 +51,8 @@ use crate::shared::adjustment::redis::RedisAdjustments;
 use crate::shared::claims::Claims;
 use crate::shared::fleet::heartbeats::ReplicaState;
 use crate::shared::fleet::{Fleet, FleetStore, instance_id};
+use crate::shared::seats::Seats;
+use crate::shared::seats::redis::RedisSeats;
 use crate::shared::usage::UsageStore;
 use crate::shared::usage::redis::RedisUsage;
 use crate::sources::files::load::Loader;
@@ -65,6 +67,7 @@ use crate::store::memory::{self, MemoryStore, SystemClock};
 use crate::store::redis::RedisStore;
 use crate::store::redis::topology::config::OnCall;
 use crate::store::redis::topology::route::Route;
+use crate::store::share::{Desk, Shares};
 use crate::store::timed::{OnAnswer, Timed};
 use crate::supervise::{self, RETRY, supervise};
 use crate::telemetry::{Events, LevelControl, Logs};
@@ -83,8 +86,8 @@ use tls::Tls;
 use watchdog::Watchdog;
 use workers::Workers;
 
-/// Number of connections to Redis for what the fleet shares: adjustments, heartbeats and questions.
-const SHARED_CONNECTIONS: usize = 3;
+/// Number of connections to Redis for what the fleet shares: adjustments, heartbeats, questions and seats.
+const SHARED_CONNECTIONS: usize = 4;
 
 /// Serves until SIGTERM or SIGINT, and then until the calls in progress are answered. The metrics show the number of
 /// lost lines of `logs`, the console shows the latest ones, and administrators change its levels. `announced` gets the
@@ -180,7 +183,9 @@ pub async fn serve(
                 history.take(server, vitals);
             }));
             let route = Route::start(config)?;
-            let shared = Shared::in_redis(&route);
+            let counted = Arc::clone(&parts.metrics);
+            let desk = Arc::new(Desk::new(Box::new(move || counted.record_share_decision())));
+            let shared = Shared::in_redis(&route, Arc::clone(&desk));
             let stores = RedisStore::start_over(parts.workers.runtimes(), &route, on_change).await?;
             let timed = |store: RedisStore| {
                 let store = Arc::new(store.traced(spans.clone()));
@@ -195,6 +200,8 @@ pub async fn serve(
             // answers to other requests.
             let metrics = Arc::clone(&parts.metrics);
             let stores = Leases::around(stores, queue, Box::new(move |event| metrics.record_lease(event)));
+            // Around leases, since what a share admits takes nothing from them.
+            let stores = Shares::around(stores, &desk);
             parts.run(stores.into_iter().map(Arc::new).collect(), shared, &name).await
         }
     }
@@ -265,6 +272,31 @@ fn fleet<S: Store>(
     Arc::new(Fleet::new(instance, (Arc::clone(limiter), Arc::clone(metrics), candidates), fleet_store, state))
 }
 
+/// Sends the first beat of this instance to the table of seats, and the others from then on. Without the first one,
+/// decisions would not know of the shares of others.
+async fn seated<S: Store>(
+    settings: &Settings,
+    instance: &str,
+    (limiter, metrics): (&Arc<Limiter<S>>, &Arc<Metrics>),
+    (desk, table): (Arc<Desk>, RedisSeats),
+) -> Arc<Seats<S>> {
+    // Two of one name would take each other for one instance.
+    let id = format!("{instance}-{:016x}", fastrand::u64(..));
+    let parts = (Arc::clone(limiter), Arc::clone(metrics));
+    let seats = Arc::new(Seats::new(&id, parts, (Arc::clone(&desk), table), options::seats(settings)));
+    seats.beat().await;
+    let kept = Arc::clone(&seats);
+    supervise::spawn("seats", move || {
+        let kept = Arc::clone(&kept);
+        async move { match kept.keep().await {} }
+    });
+    supervise::spawn("counters of shares", move || {
+        let desk = Arc::clone(&desk);
+        async move { desk.sweep().await }
+    });
+    seats
+}
+
 /// Returns the host name, or an empty string if it is not known.
 fn host_name() -> String {
     #[cfg(unix)]
@@ -279,6 +311,8 @@ struct Shared {
     adjustments: AdjustmentStore,
     fleet: FleetStore,
     claims: Claims,
+    /// The table of seats, and what decisions know of it; `None` without Redis.
+    seats: Option<(Arc<Desk>, RedisSeats)>,
     /// The pages of usage; `None` if they are in memory.
     usage: Option<RedisUsage>,
 }
@@ -286,14 +320,15 @@ struct Shared {
 impl Shared {
     fn in_memory() -> Shared {
         let adjustments = AdjustmentStore::Memory(MemoryAdjustments::default());
-        Shared { adjustments, fleet: FleetStore::Memory, claims: Claims::Alone, usage: None }
+        Shared { adjustments, fleet: FleetStore::Memory, claims: Claims::Alone, seats: None, usage: None }
     }
 
-    fn in_redis(route: &Route) -> Shared {
+    fn in_redis(route: &Route, desk: Arc<Desk>) -> Shared {
         Shared {
             adjustments: AdjustmentStore::Redis(Box::new(RedisAdjustments::new(route))),
             fleet: FleetStore::in_redis(route),
             claims: Claims::in_redis(route),
+            seats: Some((desk, RedisSeats::new(route))),
             usage: Some(RedisUsage::new(route)),
         }
     }
@@ -377,6 +412,10 @@ impl Parts {
         // Runs before the first decision. If the store does not answer, the task below reads again.
         let _ = adjustments.read().await;
         tokio::spawn(keep(Arc::clone(&adjustments)));
+        let seats = match shared.seats {
+            Some(seats) => Some(seated(&settings, &self.instance, (&limiter, &metrics), seats).await),
+            None => None,
+        };
 
         let (reporter, health) = tonic_health::server::health_reporter();
         let serving = Serving::new(reporter, options::wants(&settings)).await;
@@ -429,7 +468,7 @@ impl Parts {
         let (exporting, decision_log) = (self.exporting, observing.decision_log);
         let ports = drain::Ports { grpc, http, stop };
         let last = drain::Last { exporting, decision_log, notifier, statsd, audit };
-        Running { settings, serving, rules, ports, workers, limiter, store, fleet, last }
+        Running { settings, serving, rules, ports, workers, limiter, store, seats, fleet, last }
             .until_signal(self.signals)
             .await
     }

@@ -18,6 +18,7 @@ use crate::observe::heavy_hitters::HeavyHitters;
 use crate::observe::what_if::{WhatIf, WhatIfOptions};
 use crate::proposal::{Files, Reading};
 use crate::settings::{ConfigType, LogPlace, Settings, SettingsError};
+use crate::shared::seats::SeatTerms;
 use crate::sources::files::load::Sources;
 use crate::sources::files::promote::Promotion;
 use crate::store::memory::SystemClock;
@@ -91,6 +92,11 @@ pub(super) fn candidates(settings: &Settings, sources: &Sources) -> Result<Candi
 fn replicas(settings: &Settings) -> Result<u32, SettingsError> {
     // In memory each process admits the whole limit.
     Ok(if settings.store.redis()?.is_some() { settings.deciding.expected_replicas } else { 1 })
+}
+
+/// Returns what the settings say about shares of limits.
+pub(super) fn seats(settings: &Settings) -> SeatTerms {
+    SeatTerms { seats: settings.deciding.expected_replicas, timeout: settings.store.share_timeout }
 }
 
 /// Returns how the process reads rules.

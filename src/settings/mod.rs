@@ -166,6 +166,9 @@ pub enum SettingsError {
     /// One of two files that are needed together.
     #[error("needs both REDIS_TLS_CLIENT_CERT and REDIS_TLS_CLIENT_KEY, or neither")]
     HalfRedisIdentity(&'static str),
+    /// The timeout of shares is out of range.
+    #[error("must be from 10s to 1h: other instances wait this long for the share of one that was lost")]
+    ShareTimeout,
     /// The second Redis is on, without an address.
     #[error("needs a REDIS_PERSECOND_URL")]
     NoPerSecondUrl,
@@ -269,6 +272,7 @@ impl SettingsError {
             | SettingsError::ShortAdminToken(setting, _)
             | SettingsError::HalfRedisIdentity(setting) => Some(setting),
             SettingsError::NoPerSecondUrl => Some("REDIS_PERSECOND"),
+            SettingsError::ShareTimeout => Some("SHARE_TIMEOUT"),
         }
     }
 }

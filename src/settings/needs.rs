@@ -81,6 +81,7 @@ const ROWS: &[Row] = &[
             "REDIS_QUEUE_SIZE",
             "OVERLOAD",
             "REDIS_TIMEOUT",
+            "SHARE_TIMEOUT",
             "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION",
         ],
         without_redis,

@@ -147,8 +147,9 @@ pub struct Deciding {
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub healthy_with_at_least_one_config_loaded: bool,
 
-    /// Number of instances that share the traffic. Failure mode local, candidate rules and /what-if give each instance
-    /// an equal part of a limit. The results of candidate rules and /what-if are correct only for this number.
+    /// Number of instances that share the traffic. Failure mode local, own_share in rules, candidate rules and /what-if
+    /// give each instance an equal part of a limit. The results of candidate rules and /what-if are correct only for
+    /// this number.
     #[arg(long, env = "EXPECTED_REPLICAS", value_name = "NUMBER", default_value = "1", help_heading = "Rules",
         value_parser = whole(1..=u32::MAX))]
     pub expected_replicas: u32,

@@ -10,12 +10,15 @@ use super::path::path;
 use super::per_second::PerSecondSettings;
 use super::redis_tls::RedisTlsSettings;
 use super::tolerated::{POOL_SIZE, positive_or_default, whole_or_nearest};
-use super::{SettingsError, named, switch, whole};
+use super::{SettingsError, named, positive_duration, switch, whole};
 use crate::engine::plan::CounterKeys;
 use crate::limiter::Overload;
 use crate::store::redis::topology::address::{RedisAddress, RedisType};
 use crate::store::redis::topology::config::{OnCall, RedisConfig};
 use crate::tls::NamedFile;
+
+/// The shortest and the longest `SHARE_TIMEOUT`: several beats, and not too long until a lost share is used again.
+const SHARE_TIMEOUT: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(60 * 60));
 
 /// Settings of the store of counters.
 #[derive(Args, Clone, Debug)]
@@ -88,8 +91,8 @@ pub struct StoreSettings {
     pub per_second: PerSecondSettings,
 
     /// Number of connections to Redis, divided equally among the worker threads, with at least one for each. One
-    /// connection carries all calls of a thread and keeps their order; the others take over at once if it is lost. Two
-    /// more connections serve adjustments and the list of instances, and reading usage opens another one.
+    /// connection carries all calls of a thread and keeps their order; the others take over at once if it is lost. Four
+    /// more serve adjustments, the list of instances, their questions and their seats; reading usage opens another one.
     #[arg(long, env = "REDIS_POOL_SIZE", value_name = "NUMBER", default_value = "2", help_heading = "Store",
         value_parser = whole_or_nearest(POOL_SIZE))]
     pub redis_pool_size: u16,
@@ -125,6 +128,13 @@ pub struct StoreSettings {
     #[arg(long, env = "REDIS_TIMEOUT", value_name = "DURATION", default_value = "100ms", help_heading = "Store",
         value_parser = positive_or_default("REDIS_TIMEOUT"))]
     pub redis_timeout: Duration,
+
+    /// Time for which an instance uses its own shares of limits (own_share in rules) while Redis does not answer. Other
+    /// instances do not get the share of one that ended without notice before this time, and a tenth more, has passed.
+    /// From 10s to 1h; all instances must have the same.
+    #[arg(long, env = "SHARE_TIMEOUT", value_name = "DURATION", default_value = "10m", help_heading = "Store",
+        value_parser = positive_duration)]
+    pub share_timeout: Duration,
 
     /// Report NOT_SERVING also while Redis is unavailable. If all instances share one Redis, none is then left to
     /// answer by failure modes.
@@ -171,6 +181,9 @@ impl StoreSettings {
         match (self.backend_type, url) {
             (Some(Backend::Memory), _) | (None, None) => Ok(None),
             (Some(Backend::Redis), None) => Err(SettingsError::NoRedisUrl),
+            (_, Some(_)) if !(SHARE_TIMEOUT.0..=SHARE_TIMEOUT.1).contains(&self.share_timeout) => {
+                Err(SettingsError::ShareTimeout)
+            }
             (_, Some(url)) => {
                 let main = RedisConfig {
                     address: self.redis_address(url)?,

@@ -4,4 +4,5 @@ pub mod adjustment;
 pub mod claims;
 mod exchange;
 pub mod fleet;
+pub mod seats;
 pub mod usage;

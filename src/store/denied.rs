@@ -403,7 +403,7 @@ mod tests {
             retry_after_ms: Some(retry_after_ms),
             delay_ms: 0,
         };
-        Verdicts::from([Some(CheckVerdict { own, ban: None, lease: None, is_known: false, at_ms: 0 })])
+        Verdicts::from([Some(CheckVerdict::new(own, 0))])
     }
 
     fn limit(algorithm: Algorithm, number: u32, period_ms: u64, options: Options) -> Limit {
@@ -623,8 +623,7 @@ mod tests {
             Check { penalty: Some(Penalized { key: check.key.of_penalty(&penalty), penalty }), ..check }
         };
         let verdict = |retry_after_ms| denied(retry_after_ms)[0].unwrap().own;
-        let banned =
-            CheckVerdict { own: verdict(50_000), ban: Some(verdict(30_000)), lease: None, is_known: false, at_ms: 0 };
+        let banned = CheckVerdict { ban: Some(verdict(30_000)), ..CheckVerdict::new(verdict(50_000), 0) };
         denials.learn(&[of(5)], &smallvec::smallvec![Some(banned)], origin);
         let known = |ms| [1, 5].map(|hits| denials.known(&of(hits), origin + Duration::from_millis(ms)).is_some());
         assert_eq!([29_998, 29_999, 49_998, 49_999].map(known), [[true; 2], [false, true], [false, true], [false; 2]]);

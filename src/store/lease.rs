@@ -39,7 +39,7 @@ use super::sharded::{SHARDS, Sharded};
 use crate::engine::algorithm::lease_terms::{Account, Lease, Question};
 use crate::engine::algorithm::{Ask, LeaseAsk, Limit, Verdict};
 use crate::engine::check::{Check, CheckVerdict, Key, Occasion, Recorded, StoreError, Verdicts};
-use crate::instant;
+use crate::instant::Steady;
 
 /// Timeout of a return that no request waits for.
 const RETURN_TIMEOUT: Duration = Duration::from_secs(1);
@@ -80,10 +80,7 @@ struct Book {
     /// Number of requests that may wait for one counter.
     queue: usize,
     on_event: OnEvent,
-    start: Instant,
-    /// For how long the machine has been suspended, and for how long it was at the start.
-    suspended: fn() -> Duration,
-    suspended_before: Duration,
+    clock: Steady,
 }
 
 #[derive(Default)]
@@ -287,7 +284,7 @@ impl<S: Store> Store for Leases<S> {
         {
             // Boxed to keep the future of a request without a lease small.
             let own = Box::pin(self.decide(check, lease, hits, deadline)).await?;
-            return Ok(smallvec![Some(CheckVerdict { own, ban: None, lease: None, is_known: false, at_ms: 0 })]);
+            return Ok(smallvec![Some(CheckVerdict::new(own, 0))]);
         }
         if checks.iter().all(|check| check.borrow().lease.is_none()) {
             return self.store.check(checks, deadline).await;
@@ -324,17 +321,16 @@ impl<S: Store> Store for Leases<S> {
 
 impl Book {
     fn new(queue: usize, on_event: OnEvent) -> Book {
-        Book::suspended_for(instant::suspended, queue, on_event)
+        Book::by(Steady::new(), queue, on_event)
     }
 
-    fn suspended_for(suspended: fn() -> Duration, queue: usize, on_event: OnEvent) -> Book {
-        let (start, suspended_before) = (Instant::now(), suspended());
-        Book { ledgers: Sharded::default(), queue, on_event, start, suspended, suspended_before }
+    fn by(clock: Steady, queue: usize, on_event: OnEvent) -> Book {
+        Book { ledgers: Sharded::default(), queue, on_event, clock }
     }
 
     /// Returns the time since the start, in which the machine may have been suspended: Redis's clock went on.
     fn now(&self) -> Duration {
-        self.start.elapsed() + (self.suspended)().saturating_sub(self.suspended_before)
+        self.clock.elapsed()
     }
 
     /// Runs `act` under the lock of the counter's ledger, and then answers the requests that have waited.
@@ -658,7 +654,7 @@ mod tests {
         // The store answers the first request, the lease the others.
         let granted = Granted { hits: 20, until_ms: 10_000, out: 20 };
         let (own, lease) = (remaining(900), Some(granted));
-        book.settle(&ann.key, refill, Ok(CheckVerdict { own, ban: None, lease, is_known: false, at_ms: 0 }));
+        book.settle(&ann.key, refill, Ok(CheckVerdict { lease, ..CheckVerdict::new(own, 0) }));
         assert!(answers.iter_mut().all(|answer| matches!(answer.try_recv(), Ok(Ok(Some(_))))));
         assert_eq!((watch.woken.load(Ordering::Relaxed), watch.free.load(Ordering::Relaxed)), (3, 3));
     }
@@ -762,14 +758,14 @@ mod tests {
     fn a_lease_ends_while_the_machine_is_suspended() {
         static SUSPENDED_S: AtomicU32 = AtomicU32::new(7);
         let suspended = || Duration::from_secs(SUSPENDED_S.load(Ordering::Relaxed).into());
-        let book = Book::suspended_for(suspended, 1_000, Box::new(|_| {}));
+        let book = Book::by(Steady::counting(suspended), 1_000, Box::new(|_| {}));
         let (ann, _) = check("ann");
         assert!(matches!(find(&book, "ann"), Found::New(_)));
         book.note(&ann, remaining(999));
         let Found::Waits(Wait { refill: Some(refill), .. }) = find(&book, "ann") else { panic!("there is no lease") };
         let granted = Granted { hits: 20, until_ms: 10_000, out: 20 };
         let (own, lease) = (remaining(900), Some(granted));
-        book.settle(&ann.key, refill, Ok(CheckVerdict { own, ban: None, lease, is_known: false, at_ms: 0 }));
+        book.settle(&ann.key, refill, Ok(CheckVerdict { lease, ..CheckVerdict::new(own, 0) }));
         SUSPENDED_S.store(16, Ordering::Relaxed);
         assert!(matches!(find(&book, "ann"), Found::Decided(_)), "of 10 s");
         SUSPENDED_S.store(17, Ordering::Relaxed);

@@ -7,6 +7,7 @@ pub mod lease;
 pub mod memory;
 pub mod redis;
 pub mod scatter;
+pub mod share;
 mod sharded;
 pub mod timed;
 

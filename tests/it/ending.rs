@@ -80,8 +80,8 @@ async fn every_worker_has_connections_to_redis_of_its_own() {
         let _tollgate = Tollgate::start(RULES, &[&url, &pool_size, "WORKER_THREADS=3"]);
         wait_until_async("the connections of the one before are gone", async || {
             let clients: String = redis.command("CLIENT LIST TYPE normal").await;
-            // The one that reads adjustments is one more, the one for what replicas say, and the one that asks.
-            clients.lines().count() == connections + 3
+            // One more reads adjustments, one each is for heartbeats and questions of instances, and one for seats.
+            clients.lines().count() == connections + 4
         })
         .await;
     }

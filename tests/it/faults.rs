@@ -510,8 +510,8 @@ fn calls_for_nothing(redis: &Redis, requests: u32) -> u32 {
 async fn while_nobody_asks_redis_is_left_alone() {
     let redis = Redis::start();
     let _tollgate = Tollgate::start(RULES, &[&format!("REDIS_URL={}", redis.url()), "REDIS_POOL_SIZE=8"]);
-    wait_until("each script is loaded once for all connections, and those of rights and replicas", || {
-        redis.calls_of("script|load") as usize == 2 + SCRIPTS
+    wait_until("each script is loaded once for all connections, and those of rights, replicas and seats", || {
+        redis.calls_of("script|load") as usize == 3 + SCRIPTS
     });
     redis.forget_calls();
     tokio::time::sleep(Duration::from_secs(4)).await;
@@ -657,15 +657,15 @@ async fn assert_a_lost_connection_concerns_only_the_calls_on_it(threads: &str) {
         let ids = lines.filter_map(|line| line.strip_prefix("id=")?.split(' ').next()?.parse().ok());
         ids.filter(|id| *id != own).collect()
     };
-    // One more connection is for heartbeats, and a new one is opened for the next heartbeat.
-    wait_until_async("all are made", async || clients().await.len() == 8 + 1).await;
+    // One each is for heartbeats and for seats, and a new one is opened for the next of them.
+    wait_until_async("all are made", async || clients().await.len() == 8 + 2).await;
     let before = clients().await;
     let (asked, undecided) = ask_all_the_time(&tollgate, async {
         for id in &before {
             redis.command::<i64>(&format!("CLIENT KILL ID {id}")).await;
             wait_until_async("it is made anew", async || {
                 let clients = clients().await;
-                !clients.contains(id) && clients.len() > 8
+                !clients.contains(id) && clients.len() > 9
             })
             .await;
         }

@@ -74,7 +74,8 @@ impl Case {
                 // A lease takes at most an eighth of a burst, and must be worth a request of the example's cost.
                 says.push(("burst", if own("lease") && own("cost") { "200" } else { "20" }));
             }
-            if own("lease") && algorithm.counts_denied() && !own("count_denied") {
+            let is_taken_early = own("lease") || own("own_share");
+            if is_taken_early && algorithm.counts_denied() && !own("count_denied") {
                 says.push(("count_denied", "false"));
             }
         }
@@ -104,7 +105,8 @@ impl Case {
 
     /// Returns whether the loader rejects the rules, and all problems.
     fn told(&self) -> (bool, String) {
-        let number = if self.has("lease") { "1000".to_owned() } else { NUMBER.to_string() };
+        let is_large = self.has("lease") || self.has("own_share");
+        let number = if is_large { "1000".to_owned() } else { NUMBER.to_string() };
         match load_text(self.rules(&number)) {
             Ok(loaded) => (false, loaded.warnings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")),
             Err(error) => (true, error.to_string()),
@@ -320,7 +322,8 @@ fn the_simulation_keeps_its_promises_with_every_pair_of_options() {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     let Some(case) = cases.get(seed) else { break };
                     // The hits taken at once must fit into the limit.
-                    let number = if case.has("lease") || case.has("cost") { "MANY" } else { "NUMBER" };
+                    let is_many = ["lease", "own_share", "cost"].iter().any(|option| case.has(option));
+                    let number = if is_many { "MANY" } else { "NUMBER" };
                     let rules = case.rules(number);
                     let scenario = Arc::new(Scenario::new(&rules, &[case.key(), "other"], case.cost()));
                     let wrong = simulation::wrong(&scenario, seed as u64);

@@ -136,13 +136,8 @@ impl Store for Crowded {
             retry_after_ms: Some(1),
             delay_ms: 0,
         };
-        check.key.as_str().contains("user=denied").then_some(CheckVerdict {
-            own,
-            ban: None,
-            lease: None,
-            is_known: true,
-            at_ms: 0,
-        })
+        let known = CheckVerdict { is_known: true, ..CheckVerdict::new(own, 0) };
+        check.key.as_str().contains("user=denied").then_some(known)
     }
 }
 

@@ -19,6 +19,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("shared/claims", &["engine", "shared/exchange", "store"]),
     ("shared/exchange", &["engine", "store"]),
     ("shared/fleet", &["engine", "limiter", "metrics", "observe/candidates", "shared/exchange", "store", "version"]),
+    ("shared/seats", &["engine", "limiter", "metrics", "shared/exchange", "store"]),
     ("shared/usage", &["engine", "store"]),
     (
         "survey",
@@ -400,6 +401,7 @@ fn every_algorithm_is_one_pair_of_files() {
                 "fleet",
                 "questions",
                 "claims",
+                "seats",
             ]
             .map(str::to_owned),
         );

@@ -390,7 +390,7 @@ impl Twin {
             let Outcome { effect, verdict } = group::decide_alone(check, now, self.state(&check.key));
             let alone: Vec<_> =
                 Some(effect).filter(|effect| *effect != Effect::None).map(|effect| (0, effect)).into_iter().collect();
-            let verdict = Some(CheckVerdict { own: verdict, ban: None, lease: None, is_known: false, at_ms: now });
+            let verdict = Some(CheckVerdict::new(verdict, now));
             assert_eq!((&verdicts[..], &effects), (&[verdict][..], &alone), "a check alone is a group of one");
         }
         // Expired counters are kept; no decision may depend on them.

@@ -25,6 +25,7 @@ use crate::store::lease::Leases;
 use crate::store::memory::SystemClock;
 use crate::store::redis::topology::config::RedisConfig;
 use crate::store::redis::{self, RedisStore};
+use crate::store::share::Shares;
 use crate::telemetry::{self, LogFormat, LogLevels};
 
 /// Explain why a request is limited or not; nothing is counted.
@@ -138,7 +139,7 @@ impl Explain {
 /// here.
 async fn with_redis(explanation: Explanation, plan: Plan<'_>, redis: RedisConfig) -> anyhow::Result<Explanation> {
     let timeout = redis.timeout;
-    let store = Leases::of_command(RedisStore::start(redis, Box::new(|_| {})).await?);
+    let store = Shares::of_command(Leases::of_command(RedisStore::start(redis, Box::new(|_| {})).await?));
     Ok(match store.check(plan.asked(), Instant::now() + timeout).await {
         Ok(verdicts) => {
             let decision = plan.conclude(&verdicts);

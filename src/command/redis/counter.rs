@@ -25,6 +25,7 @@ use crate::store::redis::replicas::RedisReplicas;
 use crate::store::redis::topology::config::RedisConfig;
 use crate::store::redis::topology::route::Route;
 use crate::store::redis::{self, RedisStore};
+use crate::store::share::Shares;
 use crate::telemetry::{self, LogFormat, LogLevels};
 
 /// Fields of a counter in CSV.
@@ -141,7 +142,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Asked::Store(action) => {
             let adjustments = adjustment::in_force(&redis).await;
             let (config, of) = (redis.clone(), (descriptor.domain.clone(), descriptor.entries.clone()));
-            let store = Leases::of_command(RedisStore::start(redis, Box::new(|_| {})).await?);
+            let store = Shares::of_command(Leases::of_command(RedisStore::start(redis, Box::new(|_| {})).await?));
             let rules = (&rules, Some(&adjustments));
             let counters = inspect::act(action, rules, &options, &store, descriptor, timeout).await?;
             if action == Action::Reset {

@@ -84,7 +84,7 @@ pub fn decide<'s, C: Borrow<Check>>(
         let (own, lease) = group.decide_own(index, check, false);
         let ban = group.decide_penalty(index + check.counters() - 1, check, own);
         index += check.counters();
-        let verdict = CheckVerdict { own, ban, lease, is_known: false, at_ms: now };
+        let verdict = CheckVerdict { ban, lease, ..CheckVerdict::new(own, now) };
         votes.add(check.role, check, !verdict.allowed());
         taken |= own.allowed && check.ask.taken() > 0 && !check.limit.count_denied();
         verdicts.push(Some(verdict));

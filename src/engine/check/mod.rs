@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 use crate::algorithm::lease_terms::Lease;
 use crate::algorithm::{Ask, Caller, Granted, LeaseAsk, Limit, Penalty, Verdict};
 use crate::descriptor::Role;
+use crate::share::Shared;
 use crate::usage::Usage;
 
 pub use error::{Partly, StoreError};
@@ -37,6 +38,8 @@ pub struct Check {
     pub lease: Option<Lease>,
     /// The counter's leases, if its limit has a lease and the store is a remote one.
     pub leased: Option<Leased>,
+    /// What the check knows of the shares that instances have of its limit.
+    pub shared: Shared,
     /// Whether a decision must reach a replica of the store first, if the store has replicas.
     pub durable: bool,
     /// The usage record that the store writes, if the limit keeps usage.
@@ -110,13 +113,20 @@ impl Check {
     pub fn new(key: Key, limit: Limit, ask: Ask) -> Check {
         let (caller, role) = (Caller::default(), Role::Enforced);
         let (penalty, lease, leased, recorded) = (None, None, None, None);
-        Check { key, limit, penalty, ask, caller, role, descriptor: 0, lease, leased, durable: false, recorded }
+        let (shared, durable) = (Shared::default(), false);
+        Check { key, limit, penalty, ask, caller, role, descriptor: 0, lease, leased, shared, durable, recorded }
     }
 
     /// Returns the check as a store that instances share decides it: hits that are out occupy its counter there.
     #[must_use]
     pub fn of_leases(&self, ask: LeaseAsk) -> Check {
         Check { leased: Some(Leased { key: self.key.of_leases(), ask }), ..self.clone() }
+    }
+
+    /// Returns the limit that an instance decides by itself while the store is unavailable, of a fleet of so many: its
+    /// part of what is not in shares, since those may be in use.
+    pub fn local_limit(&self, replicas: u32) -> Limit {
+        self.shared.rest(&self.limit).divided_by(replicas)
     }
 
     /// Returns the penalty, if it applies to this operation.
@@ -151,14 +161,30 @@ pub struct CheckVerdict {
     pub ban: Option<Verdict>,
     /// The lease that was granted, if the counter's leases were asked.
     pub lease: Option<Granted>,
+    /// The share of the instance that decided, if it may use one. What remains of it is in `own`, too.
+    pub share: Option<ShareLeft>,
     /// Whether this is an earlier denial that was reused without asking the store.
     pub is_known: bool,
-    /// Time of the decision on the store's clock, in milliseconds since the epoch. It is 0 from [`lease`], which
-    /// decides only requests with a single check; these are never taken back.
+    /// Time of the decision on the store's clock, in milliseconds since the epoch. It is 0 if the store was not asked:
+    /// what a lease or a share decides is never taken back by the store.
     pub at_ms: u64,
 }
 
+/// An instance's share of a limit, after a decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShareLeft {
+    /// The most hits at once.
+    pub capacity: u32,
+    /// How many remain.
+    pub remaining: u32,
+}
+
 impl CheckVerdict {
+    /// Returns the verdict of a limit alone, at this time on the store's clock.
+    pub fn new(own: Verdict, at_ms: u64) -> CheckVerdict {
+        CheckVerdict { own, ban: None, lease: None, share: None, is_known: false, at_ms }
+    }
+
     /// Returns the combined verdict.
     pub fn together(&self) -> Verdict {
         self.ban.map_or(self.own, |ban| self.own.under(ban))

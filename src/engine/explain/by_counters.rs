@@ -1,7 +1,7 @@
 //! The counters' verdicts on a request, and the conclusion from them.
 
 use super::by_rules::let_nothing_pass;
-use super::{State, Verdict};
+use super::{ExplainedShare, State, Verdict};
 use crate::check::group::Votes;
 use crate::decision::{Answer, Decision, Limited};
 use crate::descriptor::Role;
@@ -15,6 +15,7 @@ impl State {
             capacity: limited.asked.check.limit.capacity(),
             remaining: verdict.remaining,
             leased: limited.leased(),
+            share: limited.own_share().map(ExplainedShare::from),
             reset_after_ms: verdict.reset_after_ms,
             banned_ms: limited.banned_ms(),
             banned_since,

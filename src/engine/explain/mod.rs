@@ -20,6 +20,7 @@ use crate::adjustment::InForce;
 use crate::algorithm::Ask;
 use crate::algorithm::lease_terms::Lease;
 use crate::asked::Asked;
+use crate::check::ShareLeft;
 use crate::decision::Decision;
 use crate::descriptor::{Descriptor, Entry, Override, Request};
 use crate::plan::{MAX_WORK, Names, Plan, PlanOptions, Undecided, Unknown};
@@ -182,6 +183,15 @@ pub struct ExplainedLease {
     pub ttl_ms: u64,
 }
 
+/// An instance's share of a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExplainedShare {
+    /// The most hits at one moment that the instance may admit by itself.
+    pub capacity: u32,
+    /// How many of them remain.
+    pub remaining: u32,
+}
+
 /// The effect of a denial, by its name in rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -204,6 +214,9 @@ pub struct State {
     /// Hits that instances hold in leases, if the limit has a lease. They do not remain, and may still be used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leased: Option<u32>,
+    /// The share of this instance, if it has one now. What remains of it is part of `remaining`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<ExplainedShare>,
     /// Time until the counter is equivalent to a new one.
     pub reset_after_ms: u64,
     /// How much longer a ban lasts.
@@ -386,6 +399,12 @@ impl Explanation {
 impl std::convert::From<Lease> for ExplainedLease {
     fn from(lease: Lease) -> ExplainedLease {
         ExplainedLease { most: lease.most(), ttl_ms: u64::try_from(lease.ttl().as_millis()).unwrap_or(u64::MAX) }
+    }
+}
+
+impl std::convert::From<ShareLeft> for ExplainedShare {
+    fn from(ShareLeft { capacity, remaining }: ShareLeft) -> ExplainedShare {
+        ExplainedShare { capacity, remaining }
     }
 }
 

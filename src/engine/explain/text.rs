@@ -3,8 +3,8 @@
 use std::fmt;
 
 use super::{
-    At, Explained, ExplainedLimit, Explanation, Found, From, Matched, MissedBy, MissingEntry, Part, RoleName, State,
-    Verdict,
+    At, Explained, ExplainedLimit, ExplainedShare, Explanation, Found, From, Matched, MissedBy, MissingEntry, Part,
+    RoleName, State, Verdict,
 };
 use crate::descriptor::wait;
 use crate::printable::printable;
@@ -132,6 +132,9 @@ impl fmt::Display for State {
         write!(f, "{remaining} of {capacity} left")?;
         if let Some(leased) = self.leased.filter(|leased| *leased > 0) {
             write!(f, ", {leased} in leases")?;
+        }
+        if let Some(ExplainedShare { capacity, remaining }) = self.share {
+            write!(f, ", {remaining} of them in this instance's share of {capacity}")?;
         }
         if let Some(banned_ms) = banned_ms {
             write!(f, ", banned for {}", wait(*banned_ms))?;

@@ -15,6 +15,7 @@ use crate::descriptor::{Descriptor, Entry, Override, Request, Role};
 use crate::rules::expect::{Expect, Missing};
 use crate::rules::options::RuleOptions;
 use crate::rules::{Allowance, Defaults, Domain, FailureMode, LimitConfig, Rule, RuleLimit, Rules};
+use crate::share::{Shared, Split};
 
 pub use names::{CounterKeys, Names};
 
@@ -196,7 +197,7 @@ impl<'a> Plan<'a> {
         for (index, (descriptor, rule)) in request.descriptors.iter().zip(&matched).enumerate() {
             let begin = plan.limits();
             match (descriptor.limit, rule) {
-                (_, Some(rule)) => plan.ask_rule(request, index, rule, &matched),
+                (_, Some(rule)) => plan.ask_rule((request, domain), index, rule, &matched),
                 (Some(limit), None) => plan.ask_override(request, index, domain, limit),
                 (None, None) => {}
             }
@@ -240,11 +241,17 @@ impl<'a> Plan<'a> {
     }
 
     /// Asks every limit of a rule that is not replaced by another limit.
-    fn ask_rule(&mut self, request: &'a Request, index: usize, rule: &'a Rule, matched: &[Option<&Rule>]) {
+    fn ask_rule(
+        &mut self,
+        (request, rules_domain): (&'a Request, &'a Domain),
+        index: usize,
+        rule: &'a Rule,
+        matched: &[Option<&Rule>],
+    ) {
         for rule_limit in &rule.limits {
             let LimitConfig { allowance, failure_mode, options, .. } = &*rule_limit.config;
             // Every option takes effect somewhere: mostly here, and those of the answer in `grpc`.
-            let RuleOptions { cost, give_back, penalty, lease, durable, usage, number, .. } = options;
+            let RuleOptions { cost, give_back, penalty, lease, own_share, durable, usage, number, .. } = options;
             let RuleOptions { enforce: _, denied_body: _, soft: _, quota_unit: _, notify: _, .. } = options;
             let Allowance::Limited(limit) = *allowance else { continue };
             if is_replaced(rule_limit.name(), matched) {
@@ -278,6 +285,9 @@ impl<'a> Plan<'a> {
             // A changed limit may allow fewer hits than the rule's lease takes.
             let is_changed = brought.is_some() || adjusted.number.is_some();
             let lease = if is_changed { lease.and_then(|lease| lease.within(&limit)) } else { *lease };
+            let split = own_share.map(|share| Split::new(share.hundredths(), self.options.expected_replicas));
+            // Counters shared with envoyproxy/ratelimit have no shares, because it asks for all of the limit.
+            let shared = Shared { split: split.filter(|_| window.is_none()), is_changed, ..rules_domain.shares.shared };
             let check = Check {
                 penalty,
                 caller: Caller { holder, window, ..Caller::default() },
@@ -285,6 +295,7 @@ impl<'a> Plan<'a> {
                 descriptor: index,
                 // Counters shared with envoyproxy/ratelimit have no lease, because it knows nothing of leases.
                 lease: lease.filter(|_| window.is_none()),
+                shared,
                 durable: *durable,
                 recorded,
                 ..Check::new(key, limit, descriptor.ask.times(*cost))
@@ -308,7 +319,9 @@ impl<'a> Plan<'a> {
         let caller = Caller { window, ..Caller::default() };
         let role = role_of(self.options.role(Role::Enforced), adjusted);
         let of_check = self.options.asked_role(role);
-        let check = Check { role: of_check, descriptor: index, caller, ..Check::new(key, limit, descriptor.ask) };
+        let shared = domain.shares.shared;
+        let check =
+            Check { role: of_check, descriptor: index, caller, shared, ..Check::new(key, limit, descriptor.ask) };
         let failure_mode = domain.defaults.failure_mode;
         self.add(Asked { check, source: Source::Override(domain), role, failure_mode, adjusted });
     }
@@ -395,6 +408,15 @@ impl<'a> Plan<'a> {
     pub fn with_limits(mut self, other: impl Fn(Source<'a>, &Limit) -> Limit) -> Plan<'a> {
         for Asked { check, source, .. } in &mut self.asked {
             check.limit = other(*source, &check.limit);
+        }
+        self
+    }
+
+    /// Replaces what the checks of the limits know of shares by the result of `other`.
+    #[must_use]
+    pub fn with_shared(mut self, other: impl Fn(Source<'a>, Shared) -> Shared) -> Plan<'a> {
+        for Asked { check, source, .. } in &mut self.asked {
+            check.shared = other(*source, check.shared);
         }
         self
     }
@@ -488,7 +510,7 @@ impl<'a> Plan<'a> {
             let local = |(Asked { check, .. }, answer): (&Asked<'_>, &Option<Answer>)| {
                 let check = Check { penalty: None, recorded: None, ..check.clone() };
                 match answer {
-                    None => Check { limit: check.limit.divided_by(replicas), ..check },
+                    None => Check { limit: check.local_limit(replicas), ..check },
                     Some(Answer::FailedOpen | Answer::NotRefunded) => Check { ask: Ask::Peek, ..check },
                     Some(Answer::Store(verdict)) if verdict.allowed() => Check { ask: Ask::Peek, ..check },
                     Some(_) => Check { limit: check.limit.closed(), ask: Ask::Take(1), ..check },

@@ -14,6 +14,7 @@ use super::checked::{
 use super::config::Metadata;
 use super::expect::Expect;
 use super::report::Line;
+use super::shares::DomainShares;
 use super::version;
 use crate::descriptor::{Descriptor, Entry, Role};
 use crate::wildcard::Wildcard;
@@ -145,6 +146,8 @@ pub struct Domain {
     pub expect: Option<Expect>,
     /// Whether limits of rules take their numbers from requests.
     pub takes_numbers: bool,
+    /// The shares that instances have of its limits.
+    pub shares: DomainShares,
     /// The place where it is first named.
     pub place: Place,
     pub(super) root: Level,
@@ -222,11 +225,16 @@ impl Rules {
             let takes_numbers = limits.any(|limit| limit.config.options.number.is_some());
             let line = rules.origins.get(first_origin).and_then(|origin| origin.domain);
             let place = Place { origin: first_origin as u32, line };
-            let domain = Domain { id, name, defaults, expect, takes_numbers, place, root };
+            let shares = DomainShares::default();
+            let domain = Domain { id, name, defaults, expect, takes_numbers, shares, place, root };
             rules.domains.insert(Arc::clone(&domain.name), domain);
         }
         for (id, limit) in rules.rules.iter_mut().flat_map(|rule| &mut rule.limits).enumerate() {
             limit.id = id;
+        }
+        let shares = rules.domain_shares();
+        for (name, domain) in &mut rules.domains {
+            domain.shares = shares.get(&**name).copied().unwrap_or_default();
         }
         rules
     }

@@ -17,6 +17,7 @@ pub mod options;
 pub mod pairs;
 pub mod report;
 pub mod section;
+mod shares;
 mod trace;
 pub mod validate;
 mod version;
@@ -27,4 +28,5 @@ pub use checked::{
 };
 pub use compiled::{Domain, Rule, RuleLimit, Rules, StatName};
 pub use report::Line;
+pub use shares::DomainShares;
 pub use trace::{Budget, MatchedBy, Miss, Missed, Step, Trace};

@@ -9,7 +9,7 @@ use std::fmt::{self, Debug, Write as _};
 use std::sync::Arc;
 
 use super::compiled::{Level, Node, Pattern};
-use super::{LimitConfig, Rules};
+use super::{Domain, LimitConfig, Rule, Rules};
 
 /// Number of hexadecimal digits: enough that two versions in a fleet are hardly ever equal by chance.
 const DIGITS: usize = 12;
@@ -19,36 +19,35 @@ pub(super) fn of(rules: &Rules) -> String {
     let mut text = Text::default();
     let mut domains: Vec<_> = rules.domain_names().filter_map(|name| rules.domain(name)).collect();
     domains.sort_unstable_by_key(|domain| &domain.name);
-    for domain in domains {
-        let mut barren = Vec::new();
-        note_barren(rules, &domain.root, "", &mut barren);
-        barren.sort_unstable();
-        text.add(&(&domain.name, &domain.defaults, barren));
-        // Few domains have this.
-        domain.expect.iter().for_each(|expect| text.add(expect));
-    }
-    // Limits with equal settings usually share them, and hashing a million would take a while.
-    let mut configs = HashMap::new();
-    for rule in rules.rules() {
-        text.add_words([&*rule.domain]);
-        for (key, value) in rule.keys_and_values() {
-            text.add_words([key].into_iter().chain(value));
-        }
-        text.add(&(rule.role, rule.limits.len()));
-        // Few rules have these.
-        if rule.metadata.is_some() || !rule.shared.is_empty() || !rule.stat_names.is_empty() {
-            text.add(&(&rule.metadata, &rule.shared, &rule.stat_names));
-        }
-        for limit in &rule.limits {
-            let config = configs.entry(Arc::as_ptr(&limit.config)).or_insert_with(|| hash(&limit.config));
-            text.add_words(limit.name.as_deref());
-            text.0.update(config.as_bytes());
-        }
-    }
+    domains.into_iter().for_each(|domain| text.add_domain(rules, domain));
+    let mut configs = Configs::default();
+    rules.rules().iter().for_each(|rule| text.add_rule(rule, &mut configs));
     let mut version = text.0.finalize().to_hex().to_string();
     version.truncate(DIGITS);
     version
 }
+
+/// Returns a digest of the rules of each of these domains, by its name.
+pub(super) fn of_domains<'r>(rules: &'r Rules, names: impl IntoIterator<Item = &'r str>) -> HashMap<&'r str, u64> {
+    let of_name = |name: &'r str| {
+        let mut text = Text::default();
+        rules.domain(name).into_iter().for_each(|domain| text.add_domain(rules, domain));
+        (name, text)
+    };
+    let mut texts: HashMap<&str, Text> = names.into_iter().map(of_name).collect();
+    let mut configs = Configs::default();
+    for rule in rules.rules() {
+        if let Some(text) = texts.get_mut(&*rule.domain) {
+            text.add_rule(rule, &mut configs);
+        }
+    }
+    let digest = |text: Text| text.0.finalize().as_bytes().first_chunk().map_or(0, |first| u64::from_le_bytes(*first));
+    texts.into_iter().map(|(name, text)| (name, digest(text))).collect()
+}
+
+/// The hashes of settings, by their place in memory: limits with equal settings usually share them, and hashing a
+/// million would take a while.
+type Configs = HashMap<*const LimitConfig, blake3::Hash>;
 
 /// Hashes the settings of a limit, regardless of where they were set.
 fn hash(config: &LimitConfig) -> blake3::Hash {
@@ -82,6 +81,33 @@ fn note_barren(rules: &Rules, level: &Level, path: &str, barren: &mut Vec<String
 struct Text(blake3::Hasher);
 
 impl Text {
+    /// Adds a domain without its rules.
+    fn add_domain(&mut self, rules: &Rules, domain: &Domain) {
+        let mut barren = Vec::new();
+        note_barren(rules, &domain.root, "", &mut barren);
+        barren.sort_unstable();
+        self.add(&(&domain.name, &domain.defaults, barren));
+        // Few domains have this.
+        domain.expect.iter().for_each(|expect| self.add(expect));
+    }
+
+    fn add_rule(&mut self, rule: &Rule, configs: &mut Configs) {
+        self.add_words([&*rule.domain]);
+        for (key, value) in rule.keys_and_values() {
+            self.add_words([key].into_iter().chain(value));
+        }
+        self.add(&(rule.role, rule.limits.len()));
+        // Few rules have these.
+        if rule.metadata.is_some() || !rule.shared.is_empty() || !rule.stat_names.is_empty() {
+            self.add(&(&rule.metadata, &rule.shared, &rule.stat_names));
+        }
+        for limit in &rule.limits {
+            let config = configs.entry(Arc::as_ptr(&limit.config)).or_insert_with(|| hash(&limit.config));
+            self.add_words(limit.name.as_deref());
+            self.0.update(config.as_bytes());
+        }
+    }
+
     /// Adds a list of words with their lengths and an end mark, to distinguish different lists.
     fn add_words<'w>(&mut self, words: impl IntoIterator<Item = &'w str>) {
         for word in words {

@@ -37,6 +37,18 @@ impl Shared {
     }
 }
 
+impl Shared {
+    /// Returns the limit that the store decides, as far as this instance's rules say: the number less all shares.
+    pub fn rest(&self, limit: &Limit) -> Limit {
+        match self.split {
+            Some(split) if !self.is_changed => split.rest(limit),
+            // Others may not know the change yet, and use their share of the rule's number.
+            Some(split) => split.cut(limit),
+            None => *limit,
+        }
+    }
+}
+
 impl Split {
     /// Returns the split of a limit of which this part, in hundredths of a percent, is divided among `seats`.
     pub fn new(part: u16, seats: u32) -> Split {

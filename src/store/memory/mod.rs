@@ -222,11 +222,7 @@ impl<C: Clock> MemoryStore<C> {
         }
         drop(shard);
         self.count(&sums);
-        if has_room {
-            Ok(CheckVerdict { own: verdict, ban: None, lease: None, is_known: false, at_ms: now })
-        } else {
-            Err(StoreError::Full)
-        }
+        if has_room { Ok(CheckVerdict::new(verdict, now)) } else { Err(StoreError::Full) }
     }
 
     /// Adds these verdicts to the records of the checks. Returns `false` and adds nothing if there is no room.

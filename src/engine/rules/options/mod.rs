@@ -68,6 +68,7 @@ options! {
     give_back
     penalty
     lease
+    own_share
     durable
     usage
     enforce

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::idle::{Others, idle};
 use super::lease::{Advice, Leasing};
 use super::limits::Count;
+use super::own_share;
 use super::pattern::{is_network, taken_for};
 use super::{Complaints, MAX_LEVELS, Mark, PartBuilder, held};
 use crate::descriptor::Role;
@@ -220,6 +221,7 @@ impl Tree<'_, '_> {
         if let Some(rule) = &rule {
             let is_per_value = value.is_none_or(|value| value.contains('*')) && !share_threshold;
             self.advise_on_leases(rule, key.filter(|_| is_per_value), path);
+            self.advise_on_shares(rule, path);
         }
         let place = Place { origin: 0, line: self.complaints.line(path) };
         let (detailed_metric, value_to_metric) = (raw.detailed_metric.is_set(), raw.value_to_metric.is_set());
@@ -277,6 +279,18 @@ impl Tree<'_, '_> {
             let leasing = Leasing { lease, limit, cost: options.cost, per_value };
             if let Some(Advice { severity, key, message }) = leasing.advice() {
                 let problem = self.complaints.problem(severity, path.key("rate_limit").key("lease").key(key), message);
+                self.complaints.report.add(problem);
+            }
+        }
+    }
+
+    /// Advises on shares that save nothing.
+    fn advise_on_shares(&mut self, rule: &RuleConfig, path: FieldPath<'_>) {
+        for config in &rule.limits {
+            let LimitConfig { allowance, options, .. } = &*config.config;
+            let (Allowance::Limited(limit), Some(share)) = (allowance, options.own_share) else { continue };
+            if let Some((severity, message)) = own_share::advice(share, limit, options.cost) {
+                let problem = self.complaints.problem(severity, path.key("rate_limit").key("own_share"), message);
                 self.complaints.report.add(problem);
             }
         }

@@ -9,6 +9,7 @@ mod descriptors;
 mod idle;
 mod lease;
 mod limits;
+mod own_share;
 mod pattern;
 
 use std::collections::{BTreeSet, HashMap, HashSet};

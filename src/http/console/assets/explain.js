@@ -54,6 +54,7 @@ function limitState({ state, lease, role, replaced_by: other, no_state: reason }
 	const { banned_ms: banned, used_up: isOver, next_after_ms: next } = state;
 	return [
 		el('span.left', bar(state.remaining / Math.max(1, state.capacity)), `${count(state.remaining)} of ${count(state.capacity)}`),
+		state.share && el('span.soft', `, ${count(state.share.remaining)} in this instance's share of ${count(state.share.capacity)}`),
 		state.leased > 0 && el('span.soft', ` and ${count(state.leased)} in leases${lease ? `, of at most ${count(lease.most)}` : ''}`),
 		' ',
 		banned

@@ -135,6 +135,7 @@ const limitPanel = (domain, rule) => place => {
 				['Number', number(told)],
 				['Burst', exact(told.burst)],
 				...(told.lease ? [['Lease', `up to ${exact(told.lease.most)} hits in advance, for ${duration(told.lease.ttl_ms)} each`]] : []),
+				...(told.own_share ? [['Own share', `${told.own_share}, divided among the instances`]] : []),
 				['Algorithm', words(told.algorithm)],
 				['Mode', modeTag(told.role, told.enforce) ?? 'enforced'],
 				['If Redis is down', told.failure_mode ?? NONE],

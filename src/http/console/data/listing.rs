@@ -203,6 +203,9 @@ pub struct LimitLine {
     /// The lease in the rules.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease: Option<ExplainedLease>,
+    /// The part that instances admit by themselves: `5%`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub own_share: Option<String>,
     /// What adjustments change.
     pub adjusted: Option<Adjusted>,
     /// Its counts; `None` if no request has reached it since the start.
@@ -399,6 +402,7 @@ impl Scene<'_> {
             enforce: share.map(|share| share.to_string()),
             burst,
             lease: limit.config.options.lease.map(ExplainedLease::from),
+            own_share: limit.config.options.own_share.map(|share| share.to_string()),
             adjusted: self.adjusted(rule, limit),
             counted: (counted != RuleReading::default()).then_some(counted),
             rate: rate.map(|rate| LimitRate { rate, denied_share: denied_share(&rate) }),

@@ -147,7 +147,7 @@ impl Group {
             if beside.page {
                 next()?;
             }
-            Ok(Some(CheckVerdict { own, ban, lease, is_known: false, at_ms }))
+            Ok(Some(CheckVerdict { ban, lease, ..CheckVerdict::new(own, at_ms) }))
         };
         self.beside.iter().map(check).collect()
     }

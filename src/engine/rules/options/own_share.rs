@@ -1,0 +1,102 @@
+//! `own_share: 5%`: instances admit a part of the limit by themselves, without asking the store.
+//! [`share`](crate::share) has the promise and its proof.
+
+use super::enforce::Share;
+use super::{RuleOptions, Validation};
+use crate::algorithm::Algorithm;
+use crate::rules::config::FieldPath;
+use crate::rules::section::{Key, Takes, key};
+use crate::rules::{Allowance, LimitConfig};
+
+/// Why the windows of a time zone have no shares.
+const WITH_TIME_ZONE: &str = "a limit with a time_zone cannot have own_share, because its windows differ in length, \
+     and an instance's share does not know when they begin: remove one of the two";
+
+pub(in crate::rules) const KEY: Key = key(
+    "own_share",
+    Takes::Text,
+    "Part of the limit, from 0.01% to 100%, that instances divide among them and admit by themselves, without asking \
+     the store. The limit stays exact.",
+)
+.example("5%")
+.conflicts(&[
+    ("unlimited", "an unlimited rule has nothing to share: remove one of the two"),
+    (
+        "penalty",
+        "a limit with a penalty cannot have own_share, because every instance must see a ban at once: remove one of \
+         the two",
+    ),
+    (
+        "durable",
+        "a durable limit cannot have own_share, because no Redis replica has confirmed the hits that an instance \
+         admits by itself: remove one of the two",
+    ),
+    (
+        "usage",
+        "a limit with usage cannot have own_share, because the record of what an instance admits by itself would be \
+         lost with the instance: write lease instead, or remove one of the two",
+    ),
+    (
+        "count_denied",
+        "a limit that counts denied requests cannot have own_share, because an instance's share would not count those \
+         of the others: write count_denied: false",
+    ),
+    (
+        "max_delay",
+        "a limit with max_delay cannot have own_share, because instances would let requests pass at the same times: \
+         remove one of the two",
+    ),
+    ("time_zone", WITH_TIME_ZONE),
+    (
+        "leaky_bucket",
+        "leaky_bucket cannot have own_share, because instances would let requests pass at the same times: choose \
+         token_bucket, or remove it",
+    ),
+    (
+        "concurrency",
+        "concurrency cannot have own_share, because a stream may end at another instance than it began: remove it, or \
+         choose another algorithm",
+    ),
+]);
+
+/// The part of the limit that instances admit by themselves; `None` if they ask for all of it.
+pub type Value = Option<Share>;
+
+pub(super) const UNSAID: Value = None;
+
+pub(super) fn check(validation: &mut Validation<'_, '_>, path: FieldPath<'_>) -> Option<Value> {
+    let share = Share::parse(validation.raw.text(KEY.name).get()?);
+    if share.is_none() {
+        let message = "write a percentage with its sign, from 0.01% to 100%, such as 5%; without own_share, instances \
+                       ask for each hit";
+        validation.complaints.error(path, message);
+    }
+    let (share, limit) = (share?, validation.limit_for(&KEY)?);
+    // A setting may give it one.
+    if limit.options().time_zone.is_some() {
+        validation.complaints.error(path, WITH_TIME_ZONE);
+        return None;
+    }
+    Some(Some(share))
+}
+
+/// Returns whether a limit can have shares, as far as its other options go.
+pub fn fits(config: &LimitConfig) -> bool {
+    let Allowance::Limited(limit) = &config.allowance else { return false };
+    let RuleOptions { penalty, durable, usage, .. } = &config.options;
+    let has_shares = !limit.algorithm().has_holders() && limit.algorithm() != Algorithm::LeakyBucket;
+    let (max_delay, time_zone) = (limit.options().max_delay, limit.options().time_zone);
+    let limit_fits = !limit.count_denied() && max_delay.is_none() && time_zone.is_none();
+    has_shares && limit_fits && penalty.is_none() && !durable && usage.is_none()
+}
+
+pub(super) fn written(share: &Value) -> String {
+    super::given(share)
+}
+
+pub(super) fn explained(share: &Value) -> String {
+    match share {
+        Some(share) => format!("{share}, divided among the instances, each of which admits its share by itself"),
+        None => super::given(share),
+    }
+}
