@@ -8,6 +8,7 @@
 //!             run          counts the decisions of each limit
 //!             comparison   counts the requests that another set of rules decides differently
 //!             changed      counts the requests that an adjustment decides differently
+//!             fleet_shares decides them as a fleet whose instances have shares of limits
 //!             peaks        measures each key's highest demand within a period
 //!             suggestion   tries other numbers, to find the smallest that stays within a goal
 //! report   ◀─ report       for people, or as JSON
@@ -19,6 +20,7 @@
 mod changed;
 mod comparison;
 mod evaluator;
+mod fleet_shares;
 mod peaks;
 mod report;
 mod run;
@@ -31,6 +33,7 @@ use crate::engine::descriptor::Request;
 pub use changed::{Changed, KeyCount};
 pub use comparison::{Comparison, Difference};
 pub use evaluator::{Evaluator, RuleSet};
+pub use fleet_shares::{FleetReport, FleetShares, FleetTerms};
 pub use peaks::{Peaks, UpTo};
 pub use report::{Differences, Example, KeyReport, LimitReport, OldLimit, Point, RuleDifferences, Suggestion};
 pub use run::{Run, RunOptions};

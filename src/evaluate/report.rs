@@ -115,7 +115,7 @@ impl Display for Differences {
 
 impl Differences {
     /// Writes the requests with one kind of difference.
-    fn write(&self, f: &mut Formatter<'_>, difference: Difference) -> fmt::Result {
+    pub(super) fn write(&self, f: &mut Formatter<'_>, difference: Difference) -> fmt::Result {
         let is_denial = difference == Difference::NewlyDenied;
         let (requests, words, by) = match is_denial {
             true => (self.newly_denied, "newly denied", "by"),

@@ -6,7 +6,9 @@ use serde::Serialize;
 
 use super::source::Read;
 use crate::engine::clock::timestamp;
-use crate::evaluate::{Comparison, Differences, LimitReport, OldLimit, Run, Search, Suggestion};
+use crate::evaluate::{
+    Comparison, Differences, FleetReport, FleetShares, LimitReport, OldLimit, Run, Search, Suggestion,
+};
 
 /// The most keys in a report that a limit denies most.
 const MOST_DENIED: usize = 5;
@@ -43,6 +45,9 @@ pub struct Report {
     pub limits_not_reached: usize,
     /// Comparison with other rules.
     pub against: Option<Against>,
+    /// What a fleet whose instances have shares of the limits would have done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fleet: Option<FleetReport>,
     /// Suggestions of other numbers.
     pub suggestions: Vec<Suggestion>,
     /// Why there is no suggestion, although one was requested.
@@ -79,6 +84,7 @@ impl Report {
             limits_not_reached: run.limits() - limits.len(),
             limits,
             against: None,
+            fleet: None,
             suggestions: Vec::new(),
             no_suggestion: None,
         }
@@ -98,6 +104,12 @@ impl Report {
         }
         self.against = Some(Against { denied: old.totals().denied, differences: comparison.report() });
         self
+    }
+
+    /// Adds what a fleet with shares has done.
+    #[must_use]
+    pub fn of_fleet(self, fleet: &FleetShares<'_>) -> Report {
+        Report { fleet: Some(fleet.report()), ..self }
     }
 
     /// Adds the numbers that a search found.

@@ -39,6 +39,9 @@ impl Display for Report {
             writeln!(f, "\nagainst the old rules, which deny {}:", share(against.denied, self.requests))?;
             write!(f, "{}", against.differences)?;
         }
+        if let Some(fleet) = &self.fleet {
+            write!(f, "\n{fleet}")?;
+        }
         if let Some(why) = self.no_suggestion {
             writeln!(f, "\nno number is suggested: {why}")?;
         }

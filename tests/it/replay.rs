@@ -345,6 +345,56 @@ fn every_way_to_write_a_log_says_the_same() {
     assert_eq!(limits(std::str::from_utf8(&piped.stdout).unwrap()), all[0]);
 }
 
+/// A log of users, each with so many requests in a minute.
+fn of_users_in_a_minute(users: &[(&str, u64)]) -> String {
+    let lines =
+        users.iter().flat_map(|(user, requests)| (0..*requests).map(move |i| (BEGIN_MS + i * 60_000 / requests, user)));
+    let mut lines: Vec<_> = lines.collect();
+    lines.sort_unstable();
+    lines.iter().map(|(time, user)| format!("{{\"time\": {time}, \"user\": \"{user}\"}}\n")).collect()
+}
+
+#[test]
+fn a_fleet_with_shares_is_told_by_its_calls_and_by_whom_it_denies_too_early() {
+    let limit = |number, more: &str| {
+        format!(
+            "{{domain: shop, descriptors: [{{key: user, rate_limit: \
+             {{unit: minute, requests_per_unit: {number}{more}}}}}]}}"
+        )
+    };
+    let log = of_users_in_a_minute(&[("quiet", 20), ("busy", 100)]);
+    let told = |rules: &str, arguments: &[&str]| -> Value {
+        let folder = folder(rules, &[("log", log.as_bytes())]);
+        let given = ["--map", "user=%user%", "--json", "log"];
+        serde_json::from_str(&printed(&folder, &[&given[..], arguments].concat())).unwrap()
+    };
+    let fleet = |part, instances| ["--fleet-share", part, "--instances", instances];
+    // Of 100, each of two has 20: the quiet user asks for nothing.
+    let told_all = told(&limit(100, ""), &fleet("40%", "2"));
+    let shared = &told_all["fleet"];
+    assert_eq!((&shared["share"], &shared["instances"]), (&json!("40%"), &json!(2)));
+    assert_eq!((&shared["decisions"], &shared["calls"]), (&json!(120), &json!(60)), "{shared}");
+    assert_eq!((&shared["denied"], &shared["newly_denied"]), (&json!(0), &json!(0)), "traffic is even");
+    let own = told(&limit(100, ", own_share: 100%"), &fleet("40%", "1"));
+    assert_eq!((&own["fleet"]["calls"], &own["fleet"]["denied"]), (&json!(0), &json!(0)), "the rule has its own");
+    // An even split among many denies the busy one too early.
+    let early = &told(&limit(100, ""), &fleet("100%", "10"))["fleet"];
+    assert!(early["newly_denied"].as_u64().unwrap() > 0 && early["newly_denied"] == early["denied"], "{early}");
+    assert!(early["denied"].as_u64().unwrap() < 50, "each of ten has a seat: {early}");
+    // Limits that cannot have shares ask for each.
+    let none = told(&limit(100, ", algorithm: leaky_bucket, burst: 100"), &fleet("40%", "2"));
+    assert_eq!((&none["fleet"]["calls"], &none["fleet"]["decisions"]), (&json!(120), &json!(120)));
+    assert!(told(&limit(100, ""), &[]).get("fleet").is_none());
+
+    let folder = folder(&limit(100, ""), &[("log", log.as_bytes())]);
+    let text = printed(&folder, &[&["--map", "user=%user%", "log"], &fleet("40%", "2")[..]].concat());
+    let expected = "with own_share: 40% and 2 instances:\n  60 calls to Redis for 120 decisions: 0.500 each\n  \
+                    0 denied, of which 0 too early\n";
+    assert!(text.contains(expected), "{text}");
+    assert!(refused(&folder, &["--fleet-share", "5", "--instances", "2", "log"]).contains("such as 5%"));
+    assert!(refused(&folder, &["--fleet-share", "5%", "log"]).contains("--instances"));
+}
+
 #[test]
 fn what_cannot_be_done_is_refused_with_what_would_be_right() {
     let log = envoy_log() + "upstream connect error\n";

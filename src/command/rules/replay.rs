@@ -19,7 +19,8 @@ use crate::command::live::admin_port::{AdminPort, http_address};
 use crate::command::output::{Format, NOTHING_APPLIES, RowsOutput, csv, err, print};
 use crate::engine::explain;
 use crate::engine::rules::Rules;
-use crate::evaluate::{Comparison, Goal, GoalError, RuleSet, Run, RunOptions, Search};
+use crate::engine::rules::options::enforce::Share;
+use crate::evaluate::{Comparison, FleetShares, FleetTerms, Goal, GoalError, RuleSet, Run, RunOptions, Search};
 use crate::replay::{
     EnvoyConfig, Event, Format as LogFormat, FormatError, Log, MappingOptions, Read, Reading as LogReading, Report,
     Requests, Verdict,
@@ -89,7 +90,7 @@ pub(crate) struct Replay {
     map: Vec<String>,
 
     /// YAML file with the descriptors for each line: `rate_limits` with `actions` and `hits_addend`, as in Envoy's
-    /// routes. Texts may contain fields as in --map.
+    /// routes.
     #[arg(long, value_name = "FILE")]
     map_file: Option<PathBuf>,
 
@@ -137,13 +138,22 @@ pub(crate) struct Replay {
     strict: bool,
 
     /// For each limit, find the lowest number that denies no more than this, such as "deny at most 0.1 % of users" (or
-    /// of requests). Reads the logs several times.
+    /// of requests).
     #[arg(long, value_name = "GOAL", value_parser = goal)]
     suggest: Option<Goal>,
 
     /// Find the number only for the limit of this name.
     #[arg(long, value_name = "NAME", requires = "suggest")]
     rule: Option<String>,
+
+    /// Tell which calls to Redis own_share would save with this part of limits.
+    #[arg(long, value_name = "PART", requires = "instances", value_parser = part)]
+    fleet_share: Option<Share>,
+
+    /// Number of instances that share the traffic, for --fleet-share.
+    #[arg(long, value_name = "NUMBER", requires = "fleet_share",
+        value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    instances: Option<u32>,
 
     #[command(flatten)]
     output: RowsOutput,
@@ -164,6 +174,10 @@ struct LineFormat(Option<LogFormat>);
 
 fn log_format(text: &str) -> Result<LineFormat, FormatError> {
     LogFormat::parse(text).map(LineFormat)
+}
+
+fn part(text: &str) -> Result<Share, &'static str> {
+    Share::parse(text).ok_or("a percentage with its sign, from 0.01% to 100%, such as 5%")
 }
 
 fn goal(text: &str) -> Result<Goal, GoalError> {
@@ -229,9 +243,12 @@ impl Replay {
         let reading = self.log_reading(new)?;
         let recorded = self.recorded()?;
         let logs = (&reading, recorded.as_ref());
-        let of_one = RunOptions { most_bytes: most_bytes / (1 + usize::from(old.is_some())), ..RunOptions::default() };
+        let fleet = self.fleet_share.zip(self.instances).map(|(part, instances)| FleetTerms { part, instances });
+        let parts = 1 + usize::from(old.is_some()) + usize::from(fleet.is_some());
+        let of_one = RunOptions { most_bytes: most_bytes / parts, ..RunOptions::default() };
         let begin = |rules| Run::new(RuleSet::new(rules, &options), of_one.clone());
         let (mut run, mut before) = (begin(new), old.map(|old| (begin(old), Comparison::default())));
+        let mut fleet = fleet.map(|terms| FleetShares::new(RuleSet::new(new, &options), terms, of_one.most_bytes));
         let mut first = None;
         let mut verdicts = self.verdicts.as_deref().map(Verdicts::create).transpose()?;
         let read = self.each(logs, "replaying".to_owned(), |events| {
@@ -246,6 +263,9 @@ impl Replay {
                 if let (Some(verdicts), Some(event)) = (&mut verdicts, event) {
                     let old = old.as_ref().map(Option::as_ref);
                     verdicts.write(&Verdict::new(event, decision.as_ref(), old))?;
+                }
+                if let (Some(fleet), Some(without)) = (&mut fleet, &decision) {
+                    fleet.decide(arrival, without)?;
                 }
                 if let (Some((_, comparison)), Some(Some(old)), Some(new)) = (&mut before, &old, &decision) {
                     comparison.add(arrival, (old, new), |_, _| {});
@@ -263,10 +283,13 @@ impl Replay {
         if let Some((before, comparison)) = &before {
             report = report.against(before, comparison);
         }
+        if let Some(fleet) = &fleet {
+            report = report.of_fleet(fleet);
+        }
         if let Some(goal) = self.suggest {
             let mut search = Search::new(goal, &run, self.rule.as_deref(), most_bytes);
             // Frees their counters, because those of the search may take all the memory.
-            drop((run, before));
+            drop((run, before, fleet));
             let mut pass = 0;
             while !search.is_done() {
                 pass += 1;
