@@ -389,10 +389,12 @@ impl<S: Store> Shares<S> {
 
 impl<S: Store> Store for Shares<S> {
     async fn check<C: Borrow<Check> + Sync>(&self, checks: &[C], deadline: Instant) -> Result<Verdicts, StoreError> {
-        if !self.desk.is_current() {
+        let (mut view, mut now) = (self.desk.view.load(), self.desk.now());
+        if !view.is_current(now) && !self.desk.is_away.load(Ordering::Acquire) {
+            drop(view);
             Box::pin(self.desk.wait(deadline)).await?;
+            (view, now) = (self.desk.view.load(), self.desk.now());
         }
-        let (view, now) = (self.desk.view.load(), self.desk.now());
         let has_shares = !view.is_empty() || checks.iter().any(|check| check.borrow().shared.split.is_some());
         let admitted = has_shares.then(|| self.admit((&view, now), checks));
         match admitted {
