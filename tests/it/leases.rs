@@ -466,7 +466,7 @@ descriptors:
   - {key: near, rate_limit: {unit: year, requests_per_unit: 1000, lease: {unused: 10%, ttl: 10s}}}
   - key: closed
     rate_limit: {unit: year, requests_per_unit: 100000, failure_mode: closed, lease: {unused: 0.1%, ttl: 10s}}
-  - {key: brief, rate_limit: {unit: year, requests_per_unit: 1000, lease: {unused: 10%, ttl: 100ms}}}
+  - {key: brief, rate_limit: {unit: year, requests_per_unit: 1000, lease: {unused: 10%, ttl: 2s}}}
 ";
 
 fn start(redis: &Redis, settings: &[&str]) -> Tollgate {
