@@ -10,6 +10,7 @@ use tollgate::engine::check::Check;
 use tollgate::engine::descriptor::{Descriptor, Entry, Override, Request, Unit};
 use tollgate::engine::plan::{Names, Plan, PlanOptions};
 use tollgate::engine::rules::Rules;
+use tollgate::engine::rules::options::own_share;
 use tollgate::engine::rules::pairs::{self, ConflictKind, Pair, Term};
 
 use crate::rules::load_text;
@@ -129,6 +130,23 @@ fn cases() -> Vec<Case> {
         Pair::Apart(_) | Pair::NoAlgorithm => Vec::new(),
     };
     all_pairs().flat_map(of).collect()
+}
+
+/// A replay tries shares for limits without them.
+#[test]
+fn a_limit_can_have_shares_if_the_table_lets_it_have_own_share() {
+    let (mut can, mut cannot) = (0, 0);
+    for case in cases().into_iter().filter(|case| case.is_counted() && !case.has("own_share")) {
+        let without = case.rules("1001");
+        let with = without.replace("requests_per_unit: 1001", "requests_per_unit: 1001, own_share: 50%");
+        let loaded = load_text(without).unwrap();
+        // The first of several is that of the two options.
+        let (_, limit) = loaded.rules.limits().find(|(rule, _)| &*rule.path != "other").unwrap();
+        let fits = own_share::fits(&limit.config);
+        assert_eq!(fits, load_text(with.clone()).is_ok(), "{}:\n{with}", case.name());
+        *(if fits { &mut can } else { &mut cannot }) += 1;
+    }
+    assert!(can > 100 && cannot > 100, "{can}, {cannot}");
 }
 
 #[test]
