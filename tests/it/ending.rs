@@ -21,7 +21,7 @@ async fn a_signal_drains_and_answers_what_is_on_its_way() {
     for signal in ["TERM", "INT"] {
         let redis = Redis::start();
         let url = format!("REDIS_URL={}", redis.url());
-        let mut tollgate = Tollgate::start(RULES, &[&url, "REDIS_TIMEOUT=2s", "DRAIN_DELAY=1s"]);
+        let mut tollgate = Tollgate::start(RULES, &[&url, "REDIS_TIMEOUT=2s", "DRAIN_DELAY=3s"]);
         let mut client = tollgate.client().await;
         client.should_rate_limit(request("shop", &[&[("user", "ann")]])).await.unwrap();
         tollgate.signal(signal);
