@@ -46,7 +46,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     ];
     let stated = prop_oneof![
         Just(String::new()),
-        Just("600000 7:fe:500:2 7:-0:1000:4".to_owned()),
+        Just("600000 7:fe:500:2 7:fd:1000:4:0".to_owned()),
         Just("a future release says  this ".to_owned()),
     ];
     let silent = prop::collection::vec((one(), any::<bool>()), 0..3);

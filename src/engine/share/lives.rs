@@ -981,7 +981,8 @@ impl World {
 fn timeout_and_terms(stated: &str) -> (u64, String) {
     let mut words = stated.split(' ');
     let timeout = words.next().unwrap().parse().unwrap();
-    (timeout, words.filter(|word| !word.contains(":-")).map(|word| format!(" {word}")).collect())
+    // What was before has a fifth part.
+    (timeout, words.filter(|word| word.split(':').count() == 4).map(|word| format!(" {word}")).collect())
 }
 
 fn life(seed: u64, mistake: Option<Mistake>, has_history: bool) -> Result<Counts, Broken> {

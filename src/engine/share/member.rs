@@ -31,15 +31,20 @@ pub struct Terms {
     pub domains: BTreeMap<u64, DomainTerms>,
 }
 
+impl DomainTerms {
+    /// Writes the terms of a domain as the table stores them: its number, the digest, the part and the seats.
+    fn write(&self, domain: u64, text: &mut String) {
+        let DomainTerms { digest, largest } = self;
+        // Writing to a String cannot fail.
+        let _ = write!(text, " {domain:x}:{digest:x}:{}:{}", largest.part(), largest.seats());
+    }
+}
+
 impl Terms {
-    /// Returns the terms as the table stores them: the timeout in milliseconds, and for each domain its number, the
-    /// digest, the part and the seats.
+    /// Returns the terms as the table stores them: the timeout in milliseconds, and those of each domain.
     fn written(&self) -> String {
         let mut text = self.timeout.as_millis().to_string();
-        for (domain, DomainTerms { digest, largest }) in &self.domains {
-            // Writing to a String cannot fail.
-            let _ = write!(text, " {domain:x}:{digest:x}:{}:{}", largest.part(), largest.seats());
-        }
+        self.domains.iter().for_each(|(domain, terms)| terms.write(*domain, &mut text));
         text
     }
 
@@ -51,14 +56,12 @@ impl Terms {
         for word in words {
             let mut parts = word.split(':');
             let domain = u64::from_str_radix(parts.next()?, 16).ok()?;
-            let what = parts.next()?;
-            let split = Split::new(parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
-            match what.strip_prefix('-') {
-                Some(ago) => past.push(Past { domain, split, ago: Duration::from_millis(ago.parse().ok()?) }),
-                None => {
-                    let digest = u64::from_str_radix(what, 16).ok()?;
-                    domains.insert(domain, DomainTerms { digest, largest: split });
-                }
+            let digest = u64::from_str_radix(parts.next()?, 16).ok()?;
+            let largest = Split::new(parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+            let terms = DomainTerms { digest, largest };
+            match parts.next() {
+                Some(ago) => past.push(Past { domain, terms, ago: Duration::from_millis(ago.parse().ok()?) }),
+                None => drop(domains.insert(domain, terms)),
             }
         }
         Some((Terms { timeout, domains }, past))
@@ -75,11 +78,11 @@ impl Terms {
     }
 }
 
-/// A split that may have been in use until lately, so that new instances know what was admitted before them.
+/// Terms that may have been in use until lately, so that new instances know what was admitted before them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Past {
     domain: u64,
-    split: Split,
+    terms: DomainTerms,
     /// For how long nobody uses it, at least.
     ago: Duration,
 }
@@ -150,8 +153,9 @@ struct DomainView {
     own: Option<DomainTerms>,
     /// When all instances had stated the same terms as this one.
     agreed: Option<Duration>,
-    /// Splits of instances with other terms, and since when nobody uses them; `None` while somebody may.
-    others: Vec<(Split, Option<Duration>)>,
+    /// Terms of instances that may have had others than this one, and since when nobody uses them; `None` while
+    /// somebody may.
+    others: Vec<(DomainTerms, Option<Duration>)>,
 }
 
 impl DomainView {
@@ -176,13 +180,13 @@ impl View {
     pub fn rest(&self, shared: &Shared, limit: &Limit, now: Duration) -> Limit {
         let own = shared.rest(limit);
         let Some(domain) = self.domains.get(&shared.domain) else { return own };
-        // Rules that are new here: the shares of the old ones have just been in use.
-        let before = domain.own.filter(|own| own.digest != shared.digest).map(|own| own.largest);
         let others = domain.others.iter().filter(|(_, gone)| match gone {
             Some(gone) => now < *gone + with_margin(Split::shares_matter_for(limit)),
             None => true,
         });
-        let cuts = others.map(|(split, _)| *split).chain(before).map(|split| split.cut(limit));
+        // Rules that are new here: the shares of the old ones have just been in use.
+        let others = others.map(|(terms, _)| *terms).chain(domain.own);
+        let cuts = others.filter(|terms| !shared.is_by(terms)).map(|terms| terms.largest.cut(limit));
         cuts.fold(own, |least, cut| Split::smaller(&least, &cut))
     }
 
@@ -260,7 +264,7 @@ impl Member {
                 let view = self.view.domains.entry(*domain).or_default();
                 (view.own, view.agreed) = (None, None);
                 // Others count on them until the table has new ones: see `agree`.
-                note_use(&mut view.others, terms.largest, None);
+                note_use(&mut view.others, *terms, None);
             }
         }
         for (domain, terms) in &domains {
@@ -303,14 +307,14 @@ impl Member {
         self.query(now)
     }
 
-    /// Returns which splits may have been in use until lately, as text: for each the domain, for how many milliseconds
-    /// nobody uses it, the part and the seats.
+    /// Returns which terms may have been in use until lately, as text: each as it was stated, and for how many
+    /// milliseconds nobody uses it.
     fn past(&self, now: Duration) -> String {
         let mut text = String::new();
         for (domain, view) in &self.view.domains {
-            for (split, gone) in &view.others {
-                let ago = gone.map_or(0, |gone| ms(now.saturating_sub(gone)));
-                let _ = write!(text, " {domain:x}:-{ago}:{}:{}", split.part(), split.seats());
+            for (terms, gone) in &view.others {
+                terms.write(*domain, &mut text);
+                let _ = write!(text, ":{}", gone.map_or(0, |gone| ms(now.saturating_sub(gone))));
             }
         }
         text
@@ -344,9 +348,9 @@ impl Member {
     /// without it, and changed their terms again.
     fn catch_up(&mut self, now: Duration) {
         self.view.domains.values_mut().for_each(|domain| domain.agreed = None);
-        for Past { domain, split, ago } in self.others.values().flat_map(|other| &other.past) {
+        for Past { domain, terms, ago } in self.others.values().flat_map(|other| &other.past) {
             let view = self.view.domains.entry(*domain).or_default();
-            note_use(&mut view.others, *split, Some(now.saturating_sub(*ago)));
+            note_use(&mut view.others, *terms, Some(now.saturating_sub(*ago)));
         }
     }
 
@@ -384,7 +388,7 @@ impl Member {
         });
     }
 
-    /// Notes on which domains all agree, and which splits others may use.
+    /// Notes on which domains all agree, and which terms others may use.
     fn agree(&mut self, query: &Query, now: Duration) {
         // A new incarnation may lack instances, and have old terms of others.
         let is_old = self.table.as_ref().is_some_and(|(_, since, by_others)| {
@@ -398,24 +402,24 @@ impl Member {
                 view.agreed.get_or_insert(now);
             }
         }
-        let mut used: Vec<(u64, Split)> = Vec::new();
+        let mut used: Vec<(u64, DomainTerms)> = Vec::new();
         // With the terms that the table had of this instance until now, others may have agreed.
         for terms in self.others.values().filter_map(|other| other.terms.as_ref()).chain([&query.terms]) {
             for (domain, terms) in &terms.domains {
                 if self.terms.domains.get(domain) != Some(terms) {
-                    used.push((*domain, terms.largest));
+                    used.push((*domain, *terms));
                 }
             }
         }
         for (domain, view) in &mut self.view.domains {
-            for (split, gone) in &mut view.others {
-                if is_old && !used.contains(&(*domain, *split)) {
+            for (terms, gone) in &mut view.others {
+                if is_old && !used.contains(&(*domain, *terms)) {
                     gone.get_or_insert(now);
                 }
             }
         }
-        for (domain, split) in used {
-            note_use(&mut self.view.domains.entry(domain).or_default().others, split, None);
+        for (domain, terms) in used {
+            note_use(&mut self.view.domains.entry(domain).or_default().others, terms, None);
         }
         for view in self.view.domains.values_mut() {
             view.others.retain(|(_, gone)| gone.is_none_or(|gone| now < gone + FORGOTTEN));
@@ -440,7 +444,7 @@ impl Member {
     }
 }
 
-/// The longest time for which a split that nobody uses matters: the longest period.
+/// The longest time for which terms that nobody uses matter: the longest period.
 const FORGOTTEN: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
 impl Other {
@@ -463,11 +467,11 @@ fn with_margin(time: Duration) -> Duration {
     time + time / MARGIN
 }
 
-/// Notes that a split is in use, or was until `gone`.
-fn note_use(others: &mut Vec<(Split, Option<Duration>)>, split: Split, gone: Option<Duration>) {
-    match others.iter_mut().find(|(other, _)| *other == split) {
+/// Notes that terms are in use, or were until `gone`.
+fn note_use(others: &mut Vec<(DomainTerms, Option<Duration>)>, terms: DomainTerms, gone: Option<Duration>) {
+    match others.iter_mut().find(|(other, _)| *other == terms) {
         Some((_, before)) => *before = before.zip(gone).map(|(before, gone)| before.max(gone)),
-        None => others.push((split, gone)),
+        None => others.push((terms, gone)),
     }
 }
 
@@ -645,6 +649,25 @@ mod tests {
         assert_eq!(world.may(&c), (0, 60));
         world.now += PERIOD + PERIOD / 10;
         assert_eq!(world.may(&c), (0, 100));
+    }
+
+    #[test]
+    fn those_that_come_and_go_with_the_same_terms_cost_the_store_nothing() {
+        let (mut a, mut b) = two();
+        let mut world = World::settled(&mut [&mut a, &mut b]);
+        let last = a.last_query(world.clock());
+        world.table.beat(world.server, &last.beat(a.id(), "unused"));
+        let mut c = member("c", terms(20));
+        // A limit with a smaller share than the largest of the domain.
+        let shared = Shared { domain: DOMAIN, digest: 20, split: Some(Split::new(1_000, 2)), ..Shared::default() };
+        let limit = Limit::new(Algorithm::SlidingLog, 100, Duration::from_secs(PERIOD), Options::default()).unwrap();
+        for _ in 0..30 {
+            [&mut b, &mut c].into_iter().for_each(|member| world.beat(member));
+            for member in [&b, &c] {
+                assert_eq!(member.view().rest(&shared, &limit, world.clock()).number(), 90);
+            }
+            world.now += 1;
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::member::DomainTerms;
 use crate::algorithm::{Algorithm, Limit, Options};
 
 /// The whole of a limit, in hundredths of a percent.
@@ -46,6 +47,11 @@ impl Shared {
             Some(split) => split.cut(limit),
             None => *limit,
         }
+    }
+
+    /// Returns whether an instance with these terms uses the same share of this limit.
+    pub(super) fn is_by(&self, terms: &DomainTerms) -> bool {
+        terms.digest == self.digest && self.split.is_none_or(|split| split.seats() == terms.largest.seats())
     }
 }
 
