@@ -142,7 +142,13 @@ impl Cluster {
     pub async fn move_slot(&self, slot: u16, from: usize, to: usize, halfway: impl AsyncFn()) {
         let (source, target) = (self.id(from).await, self.id(to).await);
         self.nodes[to].command::<()>(&format!("CLUSTER SETSLOT {slot} IMPORTING {source}")).await;
-        self.nodes[from].command::<()>(&format!("CLUSTER SETSLOT {slot} MIGRATING {target}")).await;
+        // What others still tell of an earlier move may confuse a node for a moment.
+        let migrating = async || {
+            let mut command = cmd("CLUSTER");
+            command.arg(&["SETSLOT", &slot.to_string(), "MIGRATING", &target]);
+            command.query_async::<()>(&mut self.nodes[from].connection().await).await.is_ok()
+        };
+        wait_until_async("the slot is where it was", migrating).await;
         halfway().await;
         let keys: Vec<String> = self.nodes[from].command(&format!("CLUSTER GETKEYSINSLOT {slot} 100000")).await;
         let (host, port) = self.nodes[to].host_and_port();
