@@ -6,6 +6,7 @@
 //! (`make simulate`).
 
 mod judge;
+mod replica;
 mod world;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,23 +15,17 @@ use std::time::Duration;
 
 use judge::{Judge, Seen};
 use parking_lot::Mutex;
+use replica::{Fleet, Replica};
 use tokio::time::{Instant, sleep, sleep_until};
 use tollgate::engine::algorithm::Ask;
-use tollgate::engine::clock::Clock;
 use tollgate::engine::decision::Answer;
 use tollgate::engine::descriptor::{Descriptor, Entry, Override, Request, Unit};
-use tollgate::engine::plan::PlanOptions;
 use tollgate::engine::rules::Rules;
 use tollgate::inspect::{Action, CounterOf, running};
-use tollgate::limiter::{Deadlines, DecideError, Limiter, LimiterOptions, Overload};
-use tollgate::metrics::Metrics;
-use tollgate::observe::Observers;
+use tollgate::limiter::{Deadlines, DecideError};
+use tollgate::shared::seats::SeatTerms;
 use tollgate::sources::files::load::{self, LoadOptions, Sources};
-use tollgate::store::Store as _;
-use tollgate::store::denied::{Denials, DeniedCache};
-use tollgate::store::lease::Leases;
-use tollgate::store::memory::MemoryStore;
-use world::{Faulty, Weather, World};
+use world::{Weather, World};
 
 /// The rules of all seeds.
 const RULES: &str = "
@@ -72,6 +67,42 @@ descriptors:
       - {key: stream, rate_limit: {algorithm: concurrency, requests_per_unit: 3, hold: 1h, failure_mode: closed}}
 ";
 
+/// The rules of the seeds with shares. Periods are short, so that shares come into use again after each change.
+const SHARES: &str = "
+domain: sim
+descriptors:
+  - {key: window, rate_limit: {period: 400ms, requests_per_unit: MANY, own_share: 50%, failure_mode: open}}
+  - key: log
+    rate_limit: {algorithm: sliding_log, period: 300ms, requests_per_unit: MANY, own_share: 100%, failure_mode: closed}
+  - key: bucket
+    rate_limit:
+      {algorithm: token_bucket, period: 400ms, requests_per_unit: MANY, own_share: 40%, failure_mode: local}
+  - key: minute
+    rate_limit:
+      {algorithm: fixed_window, period: 400ms, requests_per_unit: MANY, count_denied: false, own_share: 60%}
+  - key: lent
+    rate_limit: {period: 400ms, requests_per_unit: MANY, own_share: 30%, lease: {unused: 20%, ttl: 100ms}}
+  - key: tokens
+    rate_limit:
+      algorithm: token_bucket
+      period: 300ms
+      requests_per_unit: MANY
+      own_share: 30%
+      lease: {unused: 20%, ttl: 75ms}
+      failure_mode: error
+  - {key: few, rate_limit: {period: 300ms, requests_per_unit: NUMBER, own_share: 50%}}
+  - {key: plain, rate_limit: {algorithm: sliding_log, period: 300ms, requests_per_unit: NUMBER}}
+  - key: both
+    rate_limits:
+      - {algorithm: sliding_log, period: 300ms, requests_per_unit: MANY, own_share: 50%}
+      - {algorithm: fixed_window, period: 1s, requests_per_unit: MANY, count_denied: false}
+";
+
+const SHARED_KEYS: [&str; 9] = ["window", "log", "bucket", "minute", "lent", "tokens", "few", "plain", "both"];
+
+/// How long a replica uses its seat without a confirmed beat.
+const SHARE_TIMEOUT: Duration = Duration::from_millis(600);
+
 /// The numbers of a rule, which change during a run.
 const NUMBERS: [u32; 3] = [4, 2, 0];
 const KEYS: [&str; 12] =
@@ -95,6 +126,8 @@ pub struct Scenario {
     cost: u64,
     /// Whether a limit takes its number from requests, so those that bring a limit along share its counter.
     takes_numbers: bool,
+    /// Whether limits have shares: then replicas also end and start.
+    has_shares: bool,
 }
 
 impl Scenario {
@@ -108,8 +141,9 @@ impl Scenario {
         };
         let (keys, numbered) = (keys.to_vec(), Vec::new());
         let takes_numbers = rules.contains("from: request");
+        let has_shares = rules.contains("own_share");
         let files = NUMBERS.iter().map(file).collect();
-        Scenario { files, keys, numbered, failing: Vec::new(), cost, takes_numbers }
+        Scenario { files, keys, numbered, failing: Vec::new(), cost, takes_numbers, has_shares }
     }
 
     fn rules(&self, version: usize) -> Rules {
@@ -126,30 +160,25 @@ static EVERYTHING: LazyLock<Arc<Scenario>> = LazyLock::new(|| {
     })
 });
 
-type Way = Leases<DeniedCache<Faulty>>;
-
-/// One process: its workers share leases and denials, and each has a separate connection to the store.
-struct Replica {
-    workers: Vec<Limiter<Way>>,
-    leases: Arc<Way>,
-}
-
-/// A replica's own clock.
-struct Paused(Instant);
-
-impl Clock for Paused {
-    fn now(&self) -> u64 {
-        world::START + self.0.elapsed().as_millis() as u64
-    }
-}
+static WITH_SHARES: LazyLock<Arc<Scenario>> = LazyLock::new(|| {
+    Arc::new(Scenario {
+        numbered: vec!["few", "plain"],
+        failing: vec!["tokens"],
+        ..Scenario::new(SHARES, &SHARED_KEYS, 1)
+    })
+});
 
 /// One run.
 struct Run {
     scenario: Arc<Scenario>,
     rng: fastrand::Rng,
-    world: Arc<Mutex<World>>,
+    fleet: Fleet,
     judge: Arc<Mutex<Judge>>,
     replicas: Vec<Replica>,
+    /// The number of replicas that have ever been started.
+    started: usize,
+    /// The index of the rules in force.
+    version: usize,
     /// Keys to request; some runs repeat a few of them.
     keys: Vec<&'static str>,
     /// Frequency of refunds in 256ths, and their maximum delay.
@@ -163,8 +192,10 @@ impl Run {
         let mut weather = Weather::draw(&mut rng);
         weather.deletes ^= flipped;
         let world = Arc::new(Mutex::new(World::new(weather, rng.fork())));
-        let replicas: Vec<_> =
-            (0..rng.usize(1..4)).map(|_| Self::replica(scenario, &world, weather.shadow_mode)).collect();
+        let seats = scenario.has_shares.then(|| SeatTerms { seats: rng.u32(1..4), timeout: SHARE_TIMEOUT });
+        let (admitted, shadow_mode) = (Arc::default(), weather.shadow_mode);
+        let fleet = Fleet { world, shadow_mode, seats, admitted };
+        let replicas = rng.usize(1..4);
         let judge = Arc::new(Mutex::new(Judge::new(Arc::clone(scenario), weather)));
         let mut keys = scenario.keys.clone();
         if rng.bool() {
@@ -172,74 +203,86 @@ impl Run {
             keys.truncate(2);
         }
         let (refunds, lasts_ms) = ([40, 160][rng.usize(..2)], [400, 4_000][rng.usize(..2)]);
-        Run { scenario: Arc::clone(scenario), rng, world, judge, replicas, keys, refunds, lasts_ms }
+        let scenario = Arc::clone(scenario);
+        let (started, version) = (0, 0);
+        let mut run =
+            Run { scenario, rng, fleet, judge, replicas: Vec::new(), started, version, keys, refunds, lasts_ms };
+        run.replicas = (0..replicas).map(|_| run.start()).collect();
+        run
     }
 
-    fn replica(scenario: &Scenario, world: &Arc<Mutex<World>>, shadow_mode: bool) -> Replica {
-        let denials = Arc::new(Denials::new(1 << 20, Box::new(|| {})));
-        let store = || DeniedCache::new(Faulty::new(Arc::clone(world)), Arc::clone(&denials));
-        let ways = Leases::around(vec![store(), store()], 1_000, Box::new(|_| {}));
-        let ways: Vec<Arc<Way>> = ways.into_iter().map(Arc::new).collect();
-        let plan = PlanOptions { shadow_mode, expected_replicas: 1, ..PlanOptions::default() };
-        let options = LimiterOptions {
-            plan,
-            overload: Overload::FailureMode,
-            max_delayed_requests: 2,
-            observers: Observers::default(),
-        };
-        let metrics = Arc::new(Metrics::new(0.8).unwrap());
-        let first = Limiter::new(
-            options,
-            Arc::clone(&ways[0]),
-            Arc::new(MemoryStore::new(Paused(Instant::now()), usize::MAX)),
-            metrics,
-        );
-        let second = first.with_store(Arc::clone(&ways[1]));
-        first.put_in_force(scenario.rules(0));
-        Replica { workers: vec![first, second], leases: Arc::clone(&ways[0]) }
+    fn start(&mut self) -> Replica {
+        // Shares bear clocks that differ by a part of their margin.
+        let speed = if self.scenario.has_shares { 0.98 + self.rng.f64() * 0.04 } else { 1.0 };
+        self.started += 1;
+        Replica::start(&self.fleet, self.started, speed, self.scenario.rules(self.version))
     }
 
     /// Sends the scenario's requests, with its faults.
     async fn go(mut self) -> Judge {
         let begin = Instant::now();
-        let mut version = 0;
         let busy = self.rng.u64(1..60);
+        if self.scenario.has_shares {
+            // Most of the time until shares are in use.
+            sleep(SHARE_TIMEOUT * self.rng.u32(0..6)).await;
+        }
         for number in 0..self.rng.u64(30..90) {
             sleep(Duration::from_micros(self.rng.u64(0..busy * 2_000))).await;
             match self.rng.u8(..) {
                 0..6 => {
-                    version = self.rng.usize(..NUMBERS.len());
-                    let rules = || self.scenario.rules(version);
+                    self.version = self.rng.usize(..NUMBERS.len());
+                    let rules = || self.scenario.rules(self.version);
                     self.judge.lock().rules_change();
                     self.replicas.iter().for_each(|replica| drop(replica.workers[0].put_in_force(rules())));
                 }
-                6..10 => self.world.lock().fail_over(),
-                10..14 => self.world.lock().step_clock(),
+                6..10 => self.fleet.world.lock().fail_over(),
+                10..14 => self.fleet.world.lock().step_clock(),
                 14..17 => self.reset(),
-                17..21 => self.world.lock().go_away(),
-                _ => self.request(number, NUMBERS[version]),
+                17..21 => self.fleet.world.lock().go_away(),
+                21..27 if self.scenario.has_shares => self.restart(),
+                _ => self.request(number, NUMBERS[self.version]),
             }
         }
         let busy = begin.elapsed();
         // Waits until every request is answered and every stream has ended; then ends the processes.
-        sleep(Duration::from_secs(60)).await;
-        self.world.lock().calm_down();
-        for replica in &self.replicas {
-            replica.leases.close(Instant::now() + Duration::from_secs(10)).await;
+        sleep(Duration::from_secs(10)).await;
+        self.fleet.world.lock().calm_down();
+        for replica in std::mem::take(&mut self.replicas) {
+            replica.end().await;
         }
         sleep(Duration::from_secs(60)).await;
-        let world = self.world.lock();
+        let world = self.fleet.world.lock();
         self.judge.lock().end(&world);
         self.judge.lock().counts.simulate(begin.elapsed(), busy);
+        self.judge.lock().counts.see("admitted by a share", self.fleet.admitted.load(Ordering::Relaxed));
         drop(world);
         std::mem::replace(&mut *self.judge.lock(), Judge::of_panic(Arc::clone(&self.scenario)))
+    }
+
+    /// Replaces a replica by a new one, or starts or ends one.
+    fn restart(&mut self) {
+        let (kind, place) = (self.rng.u8(..4), self.rng.usize(..self.replicas.len()));
+        if kind > 0 && (kind < 3 || self.replicas.len() > 1) {
+            let gone = self.replicas.swap_remove(place);
+            self.judge.lock().counts.see(if kind == 1 { "killed" } else { "ended" }, 1);
+            if kind == 1 {
+                gone.kill();
+            } else {
+                tokio::spawn(gone.end());
+            }
+        }
+        if kind < 3 && self.replicas.len() < 4 {
+            let new = self.start();
+            self.replicas.push(new);
+        }
     }
 
     /// Sends a request in a separate task.
     fn request(&mut self, number: u64, in_force: u32) {
         let rng = &mut self.rng;
-        let replica = rng.usize(..self.replicas.len());
-        let limiter = self.replicas[replica].workers[rng.usize(..2)].clone();
+        let to = &self.replicas[rng.usize(..self.replicas.len())];
+        let (replica, killed) = (to.id, to.killed());
+        let limiter = to.workers[rng.usize(..2)].clone();
         // Names of streams repeat.
         let stream = ["a", "b", "c"][rng.usize(..3)];
         let mut descriptors = vec![descriptor(rng, &self.keys, stream)];
@@ -253,17 +296,29 @@ impl Run {
         // Some callers go away, before or after the decision.
         let leaves = (rng.u8(..) < 40 && !is_stream).then(|| Duration::from_micros(rng.u64(0..100_000)));
         let request = Request { domain: "sim".into(), descriptors };
-        let (judge, world) = (Arc::clone(&self.judge), Arc::clone(&self.world));
+        let (judge, world) = (Arc::clone(&self.judge), Arc::clone(&self.fleet.world));
         // Taken now, because the rules may change before the task starts.
         let snapshot = limiter.snapshot();
         tokio::spawn(async move {
             let sent = Instant::now();
             judge.lock().sent(&request);
             let deadlines = Deadlines { store: sent + timeout.min(TIMEOUT), caller: Some(sent + timeout) };
-            let gone = async {
+            let leaves = async {
                 match leaves {
                     Some(after) => sleep_until(sent + after).await,
                     None => std::future::pending().await,
+                }
+            };
+            let mut told = killed.clone();
+            let ends = async {
+                if told.wait_for(|killed| *killed).await.is_err() {
+                    std::future::pending().await
+                }
+            };
+            let gone = async {
+                tokio::select! {
+                    () = leaves => {}
+                    () = ends => {}
                 }
             };
             tokio::pin!(gone);
@@ -287,6 +342,9 @@ impl Run {
             if decided_at_all && (is_stream || (passed && refunds)) {
                 // Envoy sends a release for every stream, at its end; for the denied ones at once.
                 sleep(if passed { lasts } else { Duration::from_millis(1) }).await;
+                if *killed.borrow() {
+                    return;
+                }
                 let mut refund = request.clone();
                 let wants = |descriptor: &Descriptor| {
                     matches!(descriptor.ask, Ask::Take(_)) && (descriptor.entries.len() > 1 || (passed && refunds))
@@ -367,15 +425,15 @@ pub fn wrong(scenario: &Arc<Scenario>, seed: u64) -> Option<String> {
     (!judge.wrong.is_empty()).then(|| format!("{:#?}\nits story:\n{}", judge.wrong, judge.story.join("\n")))
 }
 
-fn seeds() -> std::ops::Range<u64> {
-    let text = std::env::var("TOLLGATE_SIMULATION").unwrap_or_else(|_| "0..10000".into());
+/// Returns the seeds that the environment names, or else these.
+fn seeds(by_default: std::ops::Range<u64>) -> std::ops::Range<u64> {
+    let Ok(text) = std::env::var("TOLLGATE_SIMULATION") else { return by_default };
     let (first, last) = text.split_once("..").expect("FIRST..LAST");
     first.parse().unwrap()..last.parse().unwrap()
 }
 
-#[test]
-fn whatever_befalls_the_store_and_the_replicas_every_promise_is_kept() {
-    let seeds = seeds();
+/// Runs all seeds; fails for the first with a violation, or if one of these conditions never occurs.
+fn judge_all(scenario: &Arc<Scenario>, seeds: std::ops::Range<u64>, conditions: &[&str]) {
     let next = AtomicU64::new(seeds.start);
     let (total, failed) = (Mutex::new(judge::Counts::default()), Mutex::new(None::<(u64, Judge)>));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -388,7 +446,7 @@ fn whatever_befalls_the_store_and_the_replicas_every_promise_is_kept() {
                     if seed >= seeds.end || failed.lock().is_some() {
                         break;
                     }
-                    let judge = judged(&EVERYTHING, seed);
+                    let judge = judged(scenario, seed);
                     total.lock().add(&judge.counts);
                     let mut failed = failed.lock();
                     if !judge.wrong.is_empty() && failed.as_ref().is_none_or(|(first, _)| seed < *first) {
@@ -420,13 +478,25 @@ fn whatever_befalls_the_store_and_the_replicas_every_promise_is_kept() {
         times(busy),
     );
     // Conditions that never occur are never checked.
-    total.assert_everything_happened(seeds.end.saturating_sub(seeds.start));
+    total.assert_happened(conditions, seeds.end.saturating_sub(seeds.start));
+}
+
+#[test]
+fn whatever_befalls_the_store_and_the_replicas_every_promise_is_kept() {
+    judge_all(&EVERYTHING, seeds(0..10_000), &judge::EVERYTHING);
+}
+
+#[test]
+fn whatever_befalls_them_shares_admit_no_more() {
+    judge_all(&WITH_SHARES, seeds(0..1_000), &judge::WITH_SHARES);
 }
 
 #[test]
 fn a_seed_is_one_run_and_repeats() {
     for seed in 0..20 {
-        let story = || run(&EVERYTHING, seed, false).story;
-        assert_eq!(story(), story(), "seed {seed}");
+        for scenario in [&EVERYTHING, &WITH_SHARES] {
+            let story = || run(scenario, seed, false).story;
+            assert_eq!(story(), story(), "seed {seed}");
+        }
     }
 }

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::engine::check::StoreError;
 use crate::engine::rules::Rules;
-use crate::engine::share::Member;
+use crate::engine::share::{Answer, Beat, Member};
 use crate::limiter::Limiter;
 use crate::metrics::Metrics;
 use crate::store::Store;
@@ -31,12 +31,21 @@ const LOOK: Duration = Duration::from_millis(250);
 /// Timeout of the last beat.
 const LAST_WORD: Duration = Duration::from_millis(500);
 
+/// The table of seats, wherever it is kept.
+pub trait SeatTable: Send + Sync {
+    /// Sends a beat, and returns the table after it.
+    ///
+    /// # Errors
+    /// If there is no answer in time. The table may have taken the beat then.
+    fn beat(&self, beat: &Beat<'_>) -> impl Future<Output = Result<Answer, StoreError>> + Send;
+}
+
 /// The seat of this instance.
-pub struct Seats<S> {
+pub struct Seats<S, T = RedisSeats> {
     limiter: Arc<Limiter<S>>,
     metrics: Arc<Metrics>,
     desk: Arc<Desk>,
-    table: RedisSeats,
+    table: T,
     terms: SeatTerms,
     asking: tokio::sync::Mutex<Asking>,
     told: Mutex<Told>,
@@ -68,14 +77,14 @@ struct Told {
     is_refused: bool,
 }
 
-impl<S: Store> Seats<S> {
+impl<S: Store, T: SeatTable> Seats<S, T> {
     /// Creates the instance with this ID, which no other has had. It has no seat before the first beat.
     pub fn new(
         id: &str,
         (limiter, metrics): (Arc<Limiter<S>>, Arc<Metrics>),
-        (desk, table): (Arc<Desk>, RedisSeats),
+        (desk, table): (Arc<Desk>, T),
         terms: SeatTerms,
-    ) -> Seats<S> {
+    ) -> Seats<S, T> {
         let member = Member::new(id, terms.seats, terms.timeout);
         let asking = tokio::sync::Mutex::new(Asking { member, rules: None, has_left: false });
         Seats { limiter, metrics, desk, table, terms, asking, told: Mutex::default() }

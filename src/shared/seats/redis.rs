@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use deadpool_redis::redis::Value;
 
+use super::SeatTable;
 use crate::engine::check::StoreError;
 use crate::engine::share::{Answer, Beat, Entry, Seat};
 use crate::shared::exchange::{Exchange, Repeat};
@@ -28,13 +29,11 @@ impl RedisSeats {
     pub fn new(route: &Route) -> RedisSeats {
         RedisSeats { exchange: Exchange::new(route, SOURCE, ("seats", &["table"])) }
     }
+}
 
-    /// Sends a beat, and returns the table after it.
-    ///
-    /// # Errors
-    /// If Redis does not answer within the timeout of the configuration, or rejects the command. The table may have
-    /// taken the beat then.
-    pub async fn beat(&self, beat: &Beat<'_>) -> Result<Answer, StoreError> {
+impl SeatTable for RedisSeats {
+    /// Fails if Redis does not answer within the timeout of the configuration, or rejects the command.
+    async fn beat(&self, beat: &Beat<'_>) -> Result<Answer, StoreError> {
         let mut call = self.exchange.call();
         for argument in arguments(beat) {
             call.arg(argument);

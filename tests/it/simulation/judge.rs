@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tollgate::engine::algorithm::Algorithm;
 use tollgate::engine::asked::Source;
-use tollgate::engine::check::Key;
 use tollgate::engine::check::group::Votes;
+use tollgate::engine::check::{Check, Key};
 use tollgate::engine::decision::{Answer, Decision, Limited};
 use tollgate::engine::descriptor::{Descriptor, Request, Role};
 use tollgate::engine::rules::FailureMode;
@@ -31,7 +31,7 @@ pub struct Counts {
 }
 
 /// Conditions that must occur in some run, or they are not tested.
-const EVERYTHING: [&str; 19] = [
+pub const EVERYTHING: [&str; 19] = [
     "passed",
     "denied",
     "answered without the store",
@@ -53,6 +53,22 @@ const EVERYTHING: [&str; 19] = [
     "compared without deletion",
 ];
 
+/// The same for runs with shares.
+pub const WITH_SHARES: [&str; 12] = [
+    "passed",
+    "denied",
+    "admitted by a share",
+    "known denial",
+    "failed open",
+    "failed closed",
+    "decided here",
+    "failover",
+    "clock step",
+    "outage",
+    "killed",
+    "ended",
+];
+
 impl Counts {
     pub fn add(&mut self, other: &Counts) {
         other.times.iter().for_each(|(what, times)| *self.times.entry(what).or_default() += times);
@@ -67,12 +83,12 @@ impl Counts {
         self.simulated
     }
 
-    fn see(&mut self, what: &'static str, times: u64) {
+    pub fn see(&mut self, what: &'static str, times: u64) {
         *self.times.entry(what).or_default() += times;
     }
 
-    pub fn assert_everything_happened(&self, seeds: u64) {
-        let never = EVERYTHING.iter().filter(|what| self.times.get(*what).copied().unwrap_or(0) == 0);
+    pub fn assert_happened(&self, what: &[&str], seeds: u64) {
+        let never = what.iter().filter(|what| self.times.get(*what).copied().unwrap_or(0) == 0);
         let never: Vec<_> = never.collect();
         assert!(seeds < 500 || never.is_empty(), "never seen: {never:?}");
     }
@@ -100,6 +116,8 @@ struct Counter {
     algorithm: Option<Algorithm>,
     /// Whether instances take hits of it in advance.
     is_leased: bool,
+    /// Whether instances admit a share of it by themselves, which the store does not hear of.
+    is_shared: bool,
     /// Its hits are those confirmed by a replica of the store.
     is_durable: bool,
     /// Whether requests can be delayed.
@@ -339,6 +357,7 @@ impl Judge {
         counter.algorithm = Some(check.limit.algorithm());
         counter.period = check.limit.period();
         counter.is_leased |= check.lease.is_some();
+        counter.is_shared |= check.shared.split.is_some();
         counter.is_durable = check.durable;
         counter.delays = check.limit.options().max_delay.is_some();
         if matches!(limited.answer, Answer::Store(verdict) if verdict.allowed())
@@ -375,7 +394,9 @@ impl Judge {
         let changed = self.changed.is_some_and(|at| within.is_none_or(|within| at.elapsed() <= within + TIMEOUT));
         let is_bucket = matches!(check.limit.algorithm(), Algorithm::TokenBucket | Algorithm::LeakyBucket);
         let excused = excused || (is_bucket && (changed || self.scenario.takes_numbers));
-        let says = world.would_say(check);
+        // While instances do not agree on shares, each asks the store for as little as any of them may.
+        let excused = excused || (self.scenario.has_shares && (self.changed.is_some() || !self.weather.is_calm()));
+        let says = world.would_say(&Check { limit: check.shared.rest(&check.limit), ..check.clone() });
         self.demand(excused || !says.allowed(), || {
             format!("{} is denied: {limited:?}; the store: {says:?}", seen.number)
         });
@@ -463,13 +484,14 @@ impl Judge {
             let taken = world.taken.get(key).copied().unwrap_or(0);
             let is_leased = counter.is_leased;
             let let_go = world.returned.get(key).copied().unwrap_or(0);
-            self.demand(passed + let_go <= taken, || {
+            let is_shared = counter.is_shared;
+            self.demand(is_shared || passed + let_go <= taken, || {
                 format!("{key}: {passed} passed, {let_go} were let go, and only {taken} were charged")
             });
             // Each take-back of a caller is done once.
             let back = world.refunded.get(key).copied().unwrap_or(0);
             let asked_back = counter.taken_back;
-            let is_own = !is_leased && !key.as_str().contains("override");
+            let is_own = !is_leased && !is_shared && !key.as_str().contains("override");
             let is_calm = self.weather.is_calm();
             let is_slow = counter.delays;
             self.demand(!is_own || back <= asked_back && (!is_calm || !is_slow || back == asked_back), || {
@@ -477,7 +499,7 @@ impl Judge {
             });
             let has_left = self.left.iter().any(|(one, value)| is_of(key, one, value));
             // Leased hits that were not used have been returned by the end.
-            let is_calm = is_calm && counter.refunded_hits == 0 && !has_left;
+            let is_calm = is_calm && counter.refunded_hits == 0 && !has_left && !is_shared;
             self.demand(!(is_calm && is_leased) || passed + let_go == taken, || {
                 format!("{key}: {taken} were charged, and {passed} passed and {let_go} were let go")
             });

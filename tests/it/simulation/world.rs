@@ -11,7 +11,11 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tollgate::engine::algorithm::{Ask, Effect, State};
 use tollgate::engine::check::group::{self, Votes};
 use tollgate::engine::check::{Check, CheckVerdict, Key, StoreError, Verdicts};
+use tollgate::engine::share::{self, Beat, Table};
+use tollgate::shared::seats::SeatTable;
 use tollgate::store::Store;
+
+use super::TIMEOUT;
 
 /// Milliseconds since the epoch, some day in 2026, where every run begins.
 pub const START: u64 = 1_784_000_000_123;
@@ -68,8 +72,10 @@ pub struct World {
     /// Offset of the store's clock.
     ahead_ms: i64,
     counters: Counters,
-    /// The counters of a replica of the store.
-    replica: Counters,
+    /// The table of seats.
+    seats: Table,
+    /// The counters of a replica of the store, and its table of seats.
+    replica: (Counters, Table),
     /// Hits charged to each counter, and those that were granted in advance.
     pub taken: HashMap<Key, u64>,
     /// Hits of leases that were returned unused.
@@ -94,7 +100,8 @@ impl World {
             begin: Instant::now(),
             ahead_ms: 0,
             counters: HashMap::new(),
-            replica: HashMap::new(),
+            seats: Table::default(),
+            replica: Default::default(),
             taken: HashMap::new(),
             returned: HashMap::new(),
             refunded: HashMap::new(),
@@ -109,7 +116,7 @@ impl World {
 
     pub fn fail_over(&mut self) {
         if self.weather.fails_over {
-            self.counters = self.replica.clone();
+            (self.counters, self.seats) = self.replica.clone();
             self.failed_over = Some(Instant::now());
             self.failovers += 1;
         }
@@ -177,9 +184,23 @@ impl World {
         self.count(checks, &verdicts);
         // A durable decision waits for confirmation by a replica.
         if self.rng.u8(..) < 64 || checks.iter().any(|check| check.borrow().durable) {
-            self.replica = self.counters.clone();
+            self.replicate();
         }
         verdicts
+    }
+
+    fn replicate(&mut self) {
+        self.replica = (self.counters.clone(), self.seats.clone());
+    }
+
+    /// Takes a beat.
+    fn beat(&mut self, beat: &Beat<'_>) -> share::Answer {
+        // Each failover is to another server.
+        let answer = self.seats.beat(&format!("s{}", self.failovers), beat);
+        if self.rng.u8(..) < 64 {
+            self.replicate();
+        }
+        answer
     }
 
     /// Returns the remaining hits of the limits that are not charged for a denied request and get no refund.
@@ -248,9 +269,13 @@ impl Faulty {
     }
 }
 
-impl Store for Faulty {
-    async fn check<C: Borrow<Check> + Sync>(&self, checks: &[C], deadline: Instant) -> Result<Verdicts, StoreError> {
-        let checks: Vec<Check> = checks.iter().map(|check| check.borrow().clone()).collect();
+impl Faulty {
+    /// Has the store do something, and returns what it answers, if question and answer arrive in time.
+    async fn ask<A: Send + 'static>(
+        &self,
+        deadline: Instant,
+        question: impl FnOnce(&mut World) -> A + Send + 'static,
+    ) -> Result<A, StoreError> {
         let world = Arc::clone(&self.world);
         let (answer, answered) = oneshot::channel();
         let (way, arrives) = world.lock().way(|weather| weather.lost_before);
@@ -265,14 +290,34 @@ impl Store for Faulty {
             if !arrives || world.lock().is_away() {
                 return drop(answer.send(Err(StoreError::Down("a test".into()))));
             }
-            let verdicts = world.lock().decide(&checks);
+            let told = question(&mut world.lock());
             let (way, arrives) = world.lock().way(|weather| weather.lost_after);
             sleep(way).await;
-            let _ = answer.send(if arrives { Ok(verdicts) } else { Err(StoreError::Timeout) });
+            let _ = answer.send(if arrives { Ok(told) } else { Err(StoreError::Timeout) });
         });
         match timeout_at(deadline, answered).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) | Err(_) => Err(StoreError::Timeout),
         }
+    }
+}
+
+impl Store for Faulty {
+    async fn check<C: Borrow<Check> + Sync>(&self, checks: &[C], deadline: Instant) -> Result<Verdicts, StoreError> {
+        let checks: Vec<Check> = checks.iter().map(|check| check.borrow().clone()).collect();
+        self.ask(deadline, move |world| world.decide(&checks)).await
+    }
+}
+
+impl SeatTable for Faulty {
+    async fn beat(&self, beat: &Beat<'_>) -> Result<share::Answer, StoreError> {
+        let Beat { id, beat, seat, stated, incarnation, known, silent } = *beat;
+        let (id, stated, incarnation) = (id.to_owned(), stated.to_owned(), incarnation.to_owned());
+        let (known, silent) = ((known.0.to_owned(), known.1), silent.to_vec());
+        let ask = move |world: &mut World| {
+            let (id, stated, incarnation, known) = (&*id, &*stated, &*incarnation, (&*known.0, known.1));
+            world.beat(&Beat { id, beat, seat, stated, incarnation, known, silent: &silent })
+        };
+        self.ask(Instant::now() + TIMEOUT, ask).await
     }
 }
