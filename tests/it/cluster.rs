@@ -507,7 +507,9 @@ async fn counters_of_every_slot_are_read_from_replicas_though_a_master_is_frozen
         let replica = format!("at the replica {}, which ", cluster.nodes[*replica].tcp_address());
         assert!(out.contains(": 2 of 3 left, ") && out.contains(&replica), "{out}");
     }
-    assert_eq!(sizes().await, held);
+    let after = sizes().await;
+    // What the fleet knows of itself may have expired.
+    assert!(after.iter().zip(&held).all(|(after, held)| after <= held), "a read writes nothing: {held:?}, {after:?}");
     cluster.nodes[0].thaw();
 }
 
