@@ -19,7 +19,7 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, Guard};
 use quick_cache::sync::Cache;
 use smallvec::SmallVec;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use super::Store;
@@ -53,7 +53,7 @@ pub struct Desk {
     /// Tells that a decision waits for a beat.
     wanted: Notify,
     /// Tells that a beat has ended.
-    ended: watch::Sender<()>,
+    ended: Notify,
 }
 
 /// The clock of shares.
@@ -105,7 +105,7 @@ impl Desk {
             on_admitted,
             is_away: AtomicBool::new(false),
             wanted: Notify::new(),
-            ended: watch::Sender::new(()),
+            ended: Notify::new(),
         }
     }
 
@@ -134,7 +134,7 @@ impl Desk {
     /// Tells the decisions that wait that a beat has ended, with an answer or without.
     pub fn end_beat(&self, is_answered: bool) {
         self.is_away.store(!is_answered, Ordering::Release);
-        self.ended.send_replace(());
+        self.ended.notify_waiters();
     }
 
     /// Returns when a decision waits for a beat.
@@ -149,12 +149,15 @@ impl Desk {
 
     /// Waits for a beat that makes the table known well enough. Does not wait if the table did not answer the last one.
     async fn wait(&self, deadline: Instant) -> Result<(), StoreError> {
-        let mut ended = self.ended.subscribe();
-        while !self.is_current() && !self.is_away.load(Ordering::Acquire) {
+        loop {
+            // Made before the question, so that no beat is missed.
+            let ended = self.ended.notified();
+            if self.is_current() || self.is_away.load(Ordering::Acquire) {
+                return Ok(());
+            }
             self.wanted.notify_one();
-            timeout_at(deadline, ended.changed()).await.ok().and_then(Result::ok).ok_or(StoreError::Timeout)?;
+            timeout_at(deadline, ended).await.map_err(|_| StoreError::Timeout)?;
         }
-        Ok(())
     }
 
     /// Asks this process's counter, in which the limit is the share.
