@@ -298,6 +298,19 @@ fn a_limit_that_the_request_brings_along_is_explained_with_where_its_parts_come_
     assert_eq!((&said["answer"], &said["because"]), (&"deny".into(), &"(override) allows no requests".into()));
 }
 
+#[test]
+fn a_lease_and_a_share_of_the_defaults_are_explained_with_their_line() {
+    let file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
+    let rules = "domain: d\ndefaults:\n  lease: {unused: 10%}\n  own_share: 5%\ndescriptors:\n\
+                 - {key: a, value: b, rate_limit: {unit: minute, requests_per_unit: 1000}}\n";
+    std::fs::write(file.path(), rules).unwrap();
+    let (_, said, _) = command(&[("RULES", file.path().to_str().unwrap())], &["--domain", "d", "a=b"]);
+    let (lease, share) = said.split_once("\n    own_share: 5%").unwrap();
+    let by = |line| format!(", by the file's defaults ({}:{line})", file.path().display());
+    assert!(lease.lines().last().unwrap().ends_with(&by(3)), "{said}");
+    assert!(share.lines().next().unwrap().ends_with(&by(4)), "{said}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn while_the_store_is_down_it_says_what_the_failure_modes_answer() {
     let redis = Redis::start();

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::At;
 use crate::algorithm::{Limit, Options};
 use crate::descriptor;
-use crate::rules::options::denied_body;
+use crate::rules::options::{denied_body, lease, own_share};
 use crate::rules::{Allowance, Domain, LimitConfig, Line, OriginConfig, Place, Rule, RuleLimit, Rules, SettingOrigin};
 
 /// A part of a limit.
@@ -56,12 +56,17 @@ pub(super) fn of(rules: &Rules, rule: &Rule, (limit, brought): (&RuleLimit, Opti
         });
     }
     for (key, value) in config.options.explained() {
-        match key == denied_body::KEY_NAME {
-            true => {
-                let by = (config.origins.denied_body, "DENIED_BODY");
+        let origins = &config.origins;
+        match key {
+            denied_body::KEY_NAME => {
+                let by = (origins.denied_body, "DENIED_BODY");
                 parts.add_with_origin(key, &value, by, |origin| origin.denied_body);
             }
-            false => parts.add_own(key, value),
+            lease::KEY_NAME => parts.add_with_origin(key, &value, (origins.lease, ""), |origin| origin.lease),
+            own_share::KEY_NAME => {
+                parts.add_with_origin(key, &value, (origins.own_share, ""), |origin| origin.own_share);
+            }
+            _ => parts.add_own(key, value),
         }
     }
     if !config.replaces.is_empty() {

@@ -39,6 +39,10 @@ pub struct OriginConfig {
     pub failure_mode: Line,
     /// Line of the body of a denial in its `defaults`.
     pub denied_body: Line,
+    /// Line of the lease in its `defaults`.
+    pub lease: Line,
+    /// Line of the own share in its `defaults`.
+    pub own_share: Line,
 }
 
 /// The place of something in the loaded rules. It is small, because every rule has one.
@@ -129,6 +133,10 @@ pub struct SettingOrigins {
     pub hold: SettingOrigin,
     /// The body of a denial.
     pub denied_body: SettingOrigin,
+    /// The lease.
+    pub lease: SettingOrigin,
+    /// The own share.
+    pub own_share: SettingOrigin,
 }
 
 /// Where a setting of a limit comes from.

@@ -80,6 +80,10 @@ pub struct RawDefaults<'a> {
     pub failure_mode: Raw<Text<'a>>,
     /// The body of a denial.
     pub denied_body: Raw<RawMapping<'a>>,
+    /// The part of a limit that may be with instances in advance.
+    pub lease: Raw<RawMapping<'a>>,
+    /// The part of a limit that instances admit by themselves.
+    pub own_share: Raw<Text<'a>>,
 }
 
 /// A node of the tree.

@@ -47,6 +47,16 @@ pub static DEFAULTS: Section = Section {
             "Body of the answer to a denied request, for limits that set none, and where no limit denies. Default: the \
              setting DENIED_BODY.",
         ),
+        key(
+            options::lease::KEY.name,
+            options::lease::KEY.takes,
+            "Lease of limits that set none and for which it saves calls to the store.",
+        ),
+        key(
+            options::own_share::KEY.name,
+            options::own_share::KEY.takes,
+            "Own share of limits that set none and can have it.",
+        ),
     ]],
     required: &[],
 };

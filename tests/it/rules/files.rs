@@ -444,6 +444,54 @@ fn defaults_count_wherever_they_stand_and_what_is_wrong_is_said_once() {
 }
 
 #[test]
+fn a_lease_and_a_share_of_the_defaults_are_of_the_limits_that_can_have_them_and_that_they_save_calls() {
+    let defaults = "defaults: {lease: {unused: 10%, ttl: 2s}, own_share: 5%}";
+    let has = |limit: &str| {
+        let one = format!("rate_limit: {{unit: minute, requests_per_unit: {limit}}}");
+        let Loaded { rules, warnings, hints } =
+            load_text(format!("domain: d\n{defaults}\ndescriptors: [{{key: k, value: v, {one}}}]")).unwrap();
+        assert_eq!((warnings.len(), hints.len()), (0, 0), "{limit}: {hints:?}");
+        let written = rules.rules()[0].limits[0].config.options.written();
+        let of = |key| written.iter().find(|(name, _)| *name == key).unwrap().1.clone();
+        (of("lease"), of("own_share"))
+    };
+    let (lease, share, none) = ("{unused: 10%, ttl: 2s}", "5%", "none");
+    for (limit, expected) in [
+        ("1000", (lease, share)),
+        ("1000, lease: {unused: 20%, ttl: 1s}", ("{unused: 20%, ttl: 1s}", share)),
+        ("1000, lease: {unused: 0%}", (none, share)),
+        ("1000, own_share: 20%", (lease, "20%")),
+        ("1000, own_share: 0%", (lease, none)),
+        ("1000, algorithm: token_bucket", (lease, share)),
+        // Those that cannot have them, or for which they save nothing.
+        ("10", (none, none)),
+        ("1000, algorithm: fixed_window", (none, none)),
+        ("1000, algorithm: fixed_window, count_denied: false", (lease, share)),
+        ("1000, algorithm: leaky_bucket", (none, none)),
+        ("1000, algorithm: leaky_bucket, burst: 1000", (lease, none)),
+        ("1000, penalty: {after: 3, within: 1h, ban: 1h}", (none, none)),
+        ("1000, durable: true", (none, none)),
+        ("1000, usage: {by: hour, keep: 400d}", (lease, none)),
+    ] {
+        let (has_lease, has_share) = has(limit);
+        assert_eq!((&*has_lease, &*has_share), expected, "{limit}");
+    }
+    // Of several limits none can have a lease.
+    let several = "rate_limits: [{unit: minute, requests_per_unit: 1000}, {unit: hour, requests_per_unit: 9000}]";
+    let rules =
+        load_text(format!("domain: d\n{defaults}\ndescriptors: [{{key: k, value: v, {several}}}]")).unwrap().rules;
+    for limit in &rules.rules()[0].limits {
+        let options = &limit.config.options;
+        assert!(options.lease.is_none() && options.own_share.is_some(), "{options:?}");
+    }
+    let wrong =
+        load_text("domain: d\ndefaults: {lease: {unused: 60}, own_share: 5}\ndescriptors: [{key: k}]").unwrap_err();
+    let told: Vec<String> = wrong.problems.iter().map(ToString::to_string).collect();
+    assert!(told.iter().any(|told| told.contains("defaults.lease.unused: write a percentage")), "{told:?}");
+    assert!(told.iter().any(|told| told.contains("defaults.own_share: write a percentage")), "{told:?}");
+}
+
+#[test]
 fn of_two_lists_of_descriptors_in_one_place_the_last_counts() {
     let rule = |key: &str| format!("{{key: {key}, rate_limit: {{unit: hour, requests_per_unit: 9}}}}");
     let [a, b] = ["a", "b"].map(|key| format!("descriptors: [{}]", rule(key)));

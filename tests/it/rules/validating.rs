@@ -9,7 +9,7 @@ use tollgate::engine::rules::config::{
     FieldPath, Raw, RawDefaults, RawDescriptor, RawDomain, RawLimit, RawMapping, RawValue,
 };
 use tollgate::engine::rules::keys::RATE_LIMIT;
-use tollgate::engine::rules::options::denied_body;
+use tollgate::engine::rules::options::{denied_body, lease};
 use tollgate::engine::rules::report::{Position, Problem, Report};
 use tollgate::engine::rules::section::{Section, Takes};
 use tollgate::engine::rules::validate::{Origin, Part, Validation};
@@ -113,7 +113,8 @@ pub(super) fn drawn_domain() -> impl Strategy<Value = Value> {
         ("text", of(&["", "slow down: {rule}", "{rul}", "[{wait_seconds}]", "[{rule}]"]).boxed()),
         ("content_type", of(&["application/json", "text/html", "text", ""]).boxed()),
     ]);
-    let of_defaults = body.clone();
+    let (of_defaults, lease_of_defaults) = (body.clone(), lease.clone());
+    let own_share = || of(&["5%", "100%", "0%", "8", ""]);
     let from = map([("from", of(&["request", "rule", ""]).boxed()), ("max", number().boxed())]);
     let marks = prop::collection::vec(of(&["80%", "100%", "0%", "8", ""]), 0..3).prop_map(Value::from);
     let notify = map([("at", marks.boxed())]);
@@ -139,6 +140,7 @@ pub(super) fn drawn_domain() -> impl Strategy<Value = Value> {
         ("durable", flag().boxed()),
         ("penalty", penalty.boxed()),
         ("lease", lease.boxed()),
+        ("own_share", own_share().boxed()),
         ("denied_body", body.boxed()),
         ("number", from.boxed()),
         ("quota_unit", of(&["requests", "content-bytes", "bytes"]).boxed()),
@@ -169,6 +171,8 @@ pub(super) fn drawn_domain() -> impl Strategy<Value = Value> {
         ("algorithm", algorithm().boxed()),
         ("failure_mode", mode().boxed()),
         ("denied_body", of_defaults.boxed()),
+        ("lease", lease_of_defaults.boxed()),
+        ("own_share", own_share().boxed()),
     ]);
     let expect = prop::collection::vec(of(&["a", "b", "usr"]), 0..3).prop_map(Value::from);
     map([
@@ -230,6 +234,8 @@ fn raw(of: &Map<String, Value>) -> RawDomain<'_> {
                 denied_body: given(of, "denied_body", |value| {
                     raw_mapping(value.as_object().unwrap(), &denied_body::SECTION)
                 }),
+                lease: given(of, "lease", |value| raw_mapping(value.as_object().unwrap(), &lease::SECTION)),
+                own_share: words(of, "own_share"),
             }
         }),
         expect: names(of, "expect"),

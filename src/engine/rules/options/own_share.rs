@@ -3,7 +3,8 @@
 
 use super::enforce::Share;
 use super::{RuleOptions, Validation};
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, Limit};
+use crate::rules::complaints::Complaints;
 use crate::rules::config::FieldPath;
 use crate::rules::section::{Key, Takes, key};
 use crate::rules::{Allowance, LimitConfig};
@@ -12,11 +13,14 @@ use crate::rules::{Allowance, LimitConfig};
 const WITH_TIME_ZONE: &str = "a limit with a time_zone cannot have own_share, because its windows differ in length, \
      and an instance's share does not know when they begin: remove one of the two";
 
+/// The key in rules.
+pub const KEY_NAME: &str = "own_share";
+
 pub(in crate::rules) const KEY: Key = key(
-    "own_share",
+    KEY_NAME,
     Takes::Text,
     "Part of the limit, from 0.01% to 100%, that instances divide among them and admit by themselves, without asking \
-     the store. The limit stays exact.",
+     the store. The limit stays exact. 0% is none. Default: the file's defaults, then none.",
 )
 .example("5%")
 .conflicts(&[
@@ -59,31 +63,50 @@ pub(in crate::rules) const KEY: Key = key(
     ),
 ]);
 
+/// The part by which a limit has no share, whatever the defaults are.
+const NONE: &str = "0%";
+
 /// The part of the limit that instances admit by themselves; `None` if they ask for all of it.
 pub type Value = Option<Share>;
 
 pub(super) const UNSAID: Value = None;
 
 pub(super) fn check(validation: &mut Validation<'_, '_>, path: FieldPath<'_>) -> Option<Value> {
-    let share = Share::parse(validation.raw.text(KEY.name).get()?);
-    if share.is_none() {
-        let message = "write a percentage with its sign, from 0.01% to 100%, such as 5%; without own_share, instances \
-                       ask for each hit";
-        validation.complaints.error(path, message);
-    }
-    let (share, limit) = (share?, validation.limit_for(&KEY)?);
+    let share = read(validation.raw.text(KEY.name).get()?, validation.complaints, path)?;
+    let limit = validation.limit_for(&KEY)?;
     // A setting may give it one.
     if limit.options().time_zone.is_some() {
         validation.complaints.error(path, WITH_TIME_ZONE);
         return None;
     }
-    Some(Some(share))
+    Some(share)
+}
+
+/// Reads a part. Returns `None` if it has reported a mistake.
+pub(in crate::rules) fn read(text: &str, complaints: &mut Complaints<'_>, path: FieldPath<'_>) -> Option<Value> {
+    if text == NONE {
+        return Some(None);
+    }
+    let share = Share::parse(text);
+    if share.is_none() {
+        let message = "write a percentage with its sign, from 0.01% to 100%, such as 5%; with 0%, instances ask for \
+                       each hit";
+        complaints.error(path, message);
+    }
+    share.map(Some)
 }
 
 /// Returns whether a limit can have shares, as far as its other options go.
 pub fn fits(config: &LimitConfig) -> bool {
-    let Allowance::Limited(limit) = &config.allowance else { return false };
-    let RuleOptions { penalty, durable, usage, .. } = &config.options;
+    match &config.allowance {
+        Allowance::Limited(limit) => fits_limit(limit, &config.options),
+        Allowance::Unlimited => false,
+    }
+}
+
+/// The same for a limit with these options.
+pub(in crate::rules) fn fits_limit(limit: &Limit, options: &RuleOptions) -> bool {
+    let RuleOptions { penalty, durable, usage, .. } = options;
     let has_shares = !limit.algorithm().has_holders() && limit.algorithm() != Algorithm::LeakyBucket;
     let (max_delay, time_zone) = (limit.options().max_delay, limit.options().time_zone);
     let limit_fits = !limit.count_denied() && max_delay.is_none() && time_zone.is_none();

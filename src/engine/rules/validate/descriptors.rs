@@ -12,7 +12,7 @@ use super::own_share;
 use super::pattern::{is_network, taken_for};
 use super::{Complaints, MAX_LEVELS, Mark, PartBuilder, held};
 use crate::descriptor::Role;
-use crate::rules::checked::{Allowance, DescriptorConfig, LimitConfig, Place, RuleConfig};
+use crate::rules::checked::{Allowance, DescriptorConfig, LimitConfig, Place, RuleConfig, SettingOrigin};
 use crate::rules::config::{FieldPath, Raw, RawDescriptor};
 use crate::rules::pairs;
 use crate::rules::report::{Position, Problem, Report, Severity};
@@ -274,8 +274,9 @@ impl Tree<'_, '_> {
     /// Advises on leases that save nothing. `per_value` is the key, if each of its values has a separate counter.
     fn advise_on_leases(&mut self, rule: &RuleConfig, per_value: Option<&str>, path: FieldPath<'_>) {
         for config in &rule.limits {
-            let LimitConfig { allowance, options, .. } = &*config.config;
-            let (Allowance::Limited(limit), Some(lease)) = (allowance, options.lease) else { continue };
+            let LimitConfig { origins, allowance, options, .. } = &*config.config;
+            let lease = options.lease.filter(|_| origins.lease == SettingOrigin::Limit);
+            let (Allowance::Limited(limit), Some(lease)) = (allowance, lease) else { continue };
             let leasing = Leasing { lease, limit, cost: options.cost, per_value };
             if let Some(Advice { severity, key, message }) = leasing.advice() {
                 let problem = self.complaints.problem(severity, path.key("rate_limit").key("lease").key(key), message);
@@ -287,8 +288,9 @@ impl Tree<'_, '_> {
     /// Advises on shares that save nothing.
     fn advise_on_shares(&mut self, rule: &RuleConfig, path: FieldPath<'_>) {
         for config in &rule.limits {
-            let LimitConfig { allowance, options, .. } = &*config.config;
-            let (Allowance::Limited(limit), Some(share)) = (allowance, options.own_share) else { continue };
+            let LimitConfig { origins, allowance, options, .. } = &*config.config;
+            let share = options.own_share.filter(|_| origins.own_share == SettingOrigin::Limit);
+            let (Allowance::Limited(limit), Some(share)) = (allowance, share) else { continue };
             if let Some((severity, message)) = own_share::advice(share, limit, options.cost) {
                 let problem = self.complaints.problem(severity, path.key("rate_limit").key("own_share"), message);
                 self.complaints.report.add(problem);

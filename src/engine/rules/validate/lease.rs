@@ -48,6 +48,11 @@ impl Leasing<'_> {
             .or_else(|| self.lasts_long().map(|message| hint("ttl", message)))
     }
 
+    /// Returns whether a lease can decide enough requests to be worth the call that takes it.
+    pub(super) fn saves_calls(&self) -> bool {
+        self.decides_none().is_none() && self.decides_one().is_none()
+    }
+
     /// Tells that no lease ever has the hits of a request.
     fn decides_none(&self) -> Option<String> {
         let (largest, capacity) = (self.largest(), self.limit.capacity());

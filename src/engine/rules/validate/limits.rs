@@ -5,12 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::descriptors::Tree;
-use super::{algorithm, failure_mode};
+use super::lease::Leasing;
+use super::own_share::admits;
+use super::{GivenDefaults, algorithm, failure_mode};
+use crate::algorithm::lease_terms::Lease;
 use crate::algorithm::{Algorithm, Declared, Kind, Limit, LimitErrors, Options, TimeZone, Written};
 use crate::descriptor::Unit;
 use crate::rules::checked::{Allowance, LimitConfig, RuleLimitConfig, SettingOrigin, SettingOrigins};
 use crate::rules::config::{FieldPath, Raw, RawLimit, RawMapping};
-use crate::rules::options::{self, RuleOptions, denied_body};
+use crate::rules::options::enforce::Share;
+use crate::rules::options::{self, RuleOptions, denied_body, lease, own_share};
 use crate::rules::pairs::{Conflict, ConflictKind, Given};
 use crate::rules::report::{Severity, nearest, quoted, unknown};
 
@@ -99,11 +103,15 @@ impl Tree<'_, '_> {
         if let Some(options) = options.as_mut().filter(|_| raw.get(denied_body::KEY.name).is_missing()) {
             options.denied_body = self.part.defaults().denied_body;
         }
+        let mut origins = self.origins(raw);
+        if let (Some(options), Some(limit)) = (&mut options, &limit) {
+            self.save_calls(raw, (limit, options, &mut origins), count);
+        }
         if let (Some(options), Some(limit)) = (&options, &limit) {
             self.check_small(raw, path, limit.number() / options.cost, limit.algorithm());
         }
         // Invalid values have been reported.
-        let config = LimitConfig { allowance: Allowance::Limited(limit?), options: options?, ..common };
+        let config = LimitConfig { allowance: Allowance::Limited(limit?), options: options?, origins, ..common };
         in_conflict.is_empty().then(|| self.shared(name, config, path))
     }
 
@@ -169,6 +177,27 @@ impl Tree<'_, '_> {
             failure_mode: by(raw.get("failure_mode").is_missing(), self.part.given.failure_mode.is_some()),
             hold: if raw.get("hold").is_missing() { SettingOrigin::BuiltIn } else { SettingOrigin::Limit },
             denied_body: by(raw.get(denied_body::KEY.name).is_missing(), self.part.given.denied_body.is_some()),
+            lease: SettingOrigin::Limit,
+            own_share: SettingOrigin::Limit,
+        }
+    }
+
+    /// Gives a limit the lease and the share of the defaults, if it sets none, can have them, and they save calls.
+    fn save_calls(
+        &self,
+        raw: &RawLimit<'_>,
+        (limit, options, origins): (&Limit, &mut RuleOptions, &mut SettingOrigins),
+        count: Count,
+    ) {
+        let GivenDefaults { lease, own_share: share, .. } = &self.part.given;
+        let saves = |lease: &Lease| Leasing { lease: *lease, limit, cost: options.cost, per_value: None }.saves_calls();
+        if raw.get(lease::KEY.name).is_missing() && count != Count::OneOfSeveral {
+            let lease = lease.and_then(|terms| terms.by_default(limit, options)).filter(saves);
+            (options.lease, origins.lease) = (lease, SettingOrigin::Defaults);
+        }
+        if raw.get(own_share::KEY.name).is_missing() && own_share::fits_limit(limit, options) {
+            let admits = |share: &Share| admits(*share, limit, 1) >= options.cost;
+            (options.own_share, origins.own_share) = (share.filter(admits), SettingOrigin::Defaults);
         }
     }
 

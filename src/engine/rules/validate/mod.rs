@@ -25,7 +25,8 @@ use super::compiled::{CompiledDomain, CompiledPart, Rules, Subtree};
 pub use super::complaints::{Complaints, Origin};
 use super::config::{FieldPath, Raw, RawDefaults, RawDomain};
 use super::expect::{self, Expect};
-use super::options::denied_body;
+use super::options::lease::LeaseTerms;
+use super::options::{self, denied_body};
 use super::report::{Position, Problem, Report, Severity, nearest, quoted};
 use crate::algorithm::Algorithm;
 
@@ -133,6 +134,8 @@ pub struct GivenDefaults {
     algorithm: Option<Algorithm>,
     failure_mode: Option<FailureMode>,
     denied_body: Option<denied_body::Value>,
+    lease: Option<LeaseTerms>,
+    own_share: options::own_share::Value,
 }
 
 /// A place for messages.
@@ -316,7 +319,12 @@ fn defaults(raw: &RawDefaults<'_>, complaints: &mut Complaints<'_>) -> GivenDefa
     let failure_mode = failure_mode(&raw.failure_mode, path, complaints);
     let body = raw.denied_body.get();
     let denied_body = body.and_then(|raw| denied_body::read(raw, complaints, path.key(denied_body::KEY.name)));
-    GivenDefaults { algorithm, failure_mode, denied_body }
+    let (lease, share) = (raw.lease.get(), raw.own_share.get());
+    let lease = lease.and_then(|raw| options::lease::read(raw, complaints, path.key(options::lease::KEY.name)));
+    let of_share = path.key(options::own_share::KEY.name);
+    let own_share = share.and_then(|text| options::own_share::read(text, complaints, of_share));
+    let (lease, own_share) = (lease.flatten(), own_share.flatten());
+    GivenDefaults { algorithm, failure_mode, denied_body, lease, own_share }
 }
 
 /// Reads an algorithm. `of` is the mapping that contains the value.
@@ -341,6 +349,8 @@ impl GivenDefaults {
             algorithm: self.algorithm.or(other.algorithm),
             failure_mode: self.failure_mode.or(other.failure_mode),
             denied_body: self.denied_body.or(other.denied_body),
+            lease: self.lease.or(other.lease),
+            own_share: self.own_share.or(other.own_share),
         }
     }
 
@@ -379,6 +389,8 @@ impl Complaints<'_> {
             algorithm: line(defaults.algorithm.is_some(), "algorithm"),
             failure_mode: line(defaults.failure_mode.is_some(), "failure_mode"),
             denied_body: line(defaults.denied_body.is_some(), denied_body::KEY.name),
+            lease: line(defaults.lease.is_some(), options::lease::KEY.name),
+            own_share: line(defaults.own_share.is_some(), options::own_share::KEY.name),
         }
     }
 }

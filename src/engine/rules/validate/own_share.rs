@@ -49,7 +49,7 @@ pub(super) fn advice(part: Share, limit: &Limit, cost: u32) -> Option<(Severity,
 }
 
 /// Returns the most hits at once that one of so many instances may admit by itself.
-fn admits(part: Share, limit: &Limit, seats: u32) -> u32 {
+pub(super) fn admits(part: Share, limit: &Limit, seats: u32) -> u32 {
     Split::new(part.hundredths(), seats).share(limit).map_or(0, |share| share.capacity())
 }
 

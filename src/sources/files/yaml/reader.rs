@@ -10,7 +10,7 @@ use crate::engine::rules::config::{
     FieldPath, List, Raw, RawDefaults, RawDescriptor, RawDomain, RawLimit, RawMapping, RawValue, Text,
 };
 use crate::engine::rules::keys;
-use crate::engine::rules::options::denied_body;
+use crate::engine::rules::options::{denied_body, lease};
 use crate::engine::rules::report::Report;
 use crate::engine::rules::section::{Key, Section, Takes};
 use crate::engine::rules::validate::MAX_LEVELS;
@@ -53,6 +53,8 @@ fn defaults<'n>(file: &mut File<'_>, fields: &Fields<'n, '_>) -> RawDefaults<'n>
         algorithm: text(file, fields, "algorithm"),
         failure_mode: text(file, fields, "failure_mode"),
         denied_body: mapping(file, fields.get("denied_body"), &denied_body::SECTION),
+        lease: mapping(file, fields.get("lease"), &lease::SECTION),
+        own_share: text(file, fields, "own_share"),
     }
 }
 
