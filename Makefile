@@ -31,7 +31,7 @@ e2e: ## make what a release has, and try it as its users would; ask clients in G
 	scripts/test-tools.sh
 	scripts/e2e-tools.sh
 	$(MAKE) dist
-	cargo test --locked --test it -- --ignored clients:: floods:: dist:: xds:: rolling:: drivers::real alerts:: deploy:: browser::
+	cargo test --locked --test it -- --ignored clients:: floods:: dist:: xds:: rolling:: drivers::real alerts:: deploy:: browser:: streams::
 	deploy/image/try.sh
 	scripts/release/try.sh
 	$(MAKE) conformance-reference

@@ -83,6 +83,7 @@ mod simulation;
 mod starting;
 mod statistics;
 mod stores;
+mod streams;
 mod survey;
 mod support;
 mod tidy;

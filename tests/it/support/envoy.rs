@@ -70,7 +70,8 @@ impl Envoy {
         Envoy::start_by(binary, "deploy/envoy/envoy.yaml", tollgate, &[Envoy::LONG_TIMEOUT])
     }
 
-    fn start_by(binary: &Path, file: &str, tollgate: u16, changes: &[(&str, &str)]) -> Envoy {
+    /// Starts this binary with another file.
+    pub fn start_by(binary: &Path, file: &str, tollgate: u16, changes: &[(&str, &str)]) -> Envoy {
         let folder = tempfile::tempdir().unwrap();
         // Each listener takes a free port, which is then queried; the stand-in for the service uses a socket instead.
         let stand_in = format!("pipe: {{ path: {} }}", folder.path().join("stand-in.sock").display());
@@ -190,7 +191,8 @@ impl Drop for Envoy {
 
 const INSTALL: &str = "scripts/test-tools.sh installs Envoy, or set TOLLGATE_ENVOY=/path/to/envoy";
 
-fn binary() -> PathBuf {
+/// Returns the usual Envoy.
+pub fn binary() -> PathBuf {
     let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/bin/envoy");
     match std::env::var_os("TOLLGATE_ENVOY") {
         Some(named) => named.into(),
