@@ -63,13 +63,13 @@ judge: ## record what real instances tell their callers, and judge it by docs/ju
 	scripts/test-tools.sh redis
 	cargo test --locked --test it judge:: -- --nocapture
 
-judge-long: ## the same for a minute each, a million drawn histories that are legal, and mistakes planted into a copy of Tollgate: half an hour
+judge-long: ## the same for a minute each, a million drawn histories that are legal, and mistakes planted into a copy of Tollgate: three quarters of an hour
 	scripts/test-tools.sh redis
-	JUDGE_SECONDS=60 cargo test --locked --test it judge:: -- --nocapture
+	JUDGE_SECONDS=60 cargo test --locked --test it judge:: -- --include-ignored --nocapture
 	JUDGE_SEEDS=0..1000000 cargo test --locked --profile release --package tollgate-judge
 	cargo test --locked --package tollgate-judge --test planted -- --ignored --nocapture
 
-faults: ## let faults happen to eight real systems and print the table of docs/faults.md: half an hour (needs Go)
+faults: ## let faults happen to ten real systems and print the table of docs/faults.md: three quarters of an hour (needs Go)
 	scripts/test-tools.sh redis libfaketime ratelimit gubernator
 	cargo build --locked --profile quick --package tollgate --package tollgate-judge
 	mkdir -p target/faults

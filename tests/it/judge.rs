@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tollgate_judge::check::{Checks, Judge, Judgement, Kind};
-use tollgate_judge::faults::{self, Fault, Programs, System};
+use tollgate_judge::faults::{self, Fault, Outcome, Programs, System};
 use tollgate_judge::history::{self, Header, Operation};
 use tollgate_judge::record;
 use tollgate_judge::record::adapter::{Target, Usage};
@@ -422,9 +422,8 @@ async fn histories_of_a_cluster_whose_slots_move_are_legal() {
     judgement.assert_legal_but_for(&[]);
 }
 
-/// One run of the table in docs/faults.md: callers hear of errors, and no reply that is lost is charged for twice.
-#[tokio::test(flavor = "multi_thread")]
-async fn lost_replies_let_no_more_pass() {
+/// One run of the table in docs/faults.md.
+async fn run(system: System, fault: Fault) -> Outcome {
     let none = std::path::PathBuf::new();
     let programs = Programs {
         tollgate: BINARY.into(),
@@ -433,8 +432,39 @@ async fn lost_replies_let_no_more_pass() {
         redis: "redis-server".into(),
         libfaketime: Programs::LIBFAKETIME.into(),
     };
-    let (outcome, ..) = faults::run(System::TollgateRedis, Fault::RepliesLost, &programs).await.unwrap();
+    faults::run(system, fault, &programs).await.unwrap().0
+}
+
+/// Callers hear of errors, and no reply that is lost is charged for twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_replies_let_no_more_pass() {
+    let outcome = run(System::TollgateRedis, Fault::RepliesLost).await;
     assert!(outcome.operations > 100 && outcome.failed + outcome.late > 0, "{outcome:?}");
     assert_eq!((outcome.over_hits, outcome.needless), (0, 0), "{outcome:?}");
     assert!(outcome.said_so, "{outcome:?}");
+}
+
+/// Fails if more passed than limits with shares promise, or less than the part that the store always has.
+#[track_caller]
+fn assert_shares_keep_their_promise(outcome: &Outcome) {
+    println!("{}: {}: {outcome:?}", outcome.system.name(), outcome.fault.name());
+    assert!(outcome.operations > 1_000, "{outcome:?}");
+    assert_eq!((outcome.beyond_hits, outcome.needless), (0, 0), "{outcome:?}");
+}
+
+/// A Redis that comes back empty has lost the table of seats, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn shares_admit_no_more_when_redis_comes_back_empty() {
+    assert_shares_keep_their_promise(&run(System::TollgateShares, Fault::StoreKilled).await);
+}
+
+/// Instances that are killed, stopped, restarted, added and cut off, rules that change, and failovers.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes ten minutes: make judge-long"]
+async fn shares_admit_no_more_whatever_happens() {
+    for system in System::ALL.into_iter().filter(|system| system.has_shares()) {
+        for fault in Fault::ALL.into_iter().filter(|fault| fault.happens_to(system)) {
+            assert_shares_keep_their_promise(&run(system, fault).await);
+        }
+    }
 }

@@ -65,6 +65,10 @@ pub enum Promise {
         number: u64,
         /// The period in microseconds.
         period_us: u64,
+        /// The share of both numbers that is always there to be used, in thousandths: less than 1,000 if instances hold
+        /// parts of it back. A denial is needless if a bucket of that share has had the hits.
+        #[serde(default = "whole")]
+        usable_thousandths: u64,
     },
     /// At each instant at most this number of holders.
     Holders {

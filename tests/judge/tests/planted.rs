@@ -41,7 +41,7 @@ fn needless(outcome: &Outcome) -> bool {
     outcome.needless > 0
 }
 
-const PLANTS: [Plant; 11] = [
+const PLANTS: [Plant; 13] = [
     Plant {
         what: "one too many passes, in memory",
         file: "src/engine/algorithm/sliding_window.rs",
@@ -95,6 +95,21 @@ const PLANTS: [Plant; 11] = [
             "FailureMode::Error => FailureMode::Open",
         )],
         run: Run::Faults(System::TollgateRedis, Fault::StoreStopped, over),
+    },
+    Plant {
+        what: "beside shares, Redis decides by the whole number",
+        file: "src/engine/share/split.rs",
+        changes: &[("Some(split) if !self.is_changed => split.rest(limit)", "Some(_) if !self.is_changed => *limit")],
+        run: Run::Faults(System::TollgateShares, Fault::None, over),
+    },
+    Plant {
+        what: "an instance uses its share for a minute longer than its seat is its own",
+        file: "src/engine/share/member.rs",
+        changes: &[(
+            "let until = query.sent + self.terms.timeout;",
+            "let until = query.sent + self.terms.timeout + Duration::from_secs(60);",
+        )],
+        run: Run::Faults(System::TollgateShares, Fault::OneWithoutStoreLong, over),
     },
     Plant {
         what: "a denied group charges its first counter",
@@ -235,7 +250,7 @@ async fn limits(tollgate: &Path) -> [Judgement; 2] {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "builds Tollgate twelve times: make judge-long"]
+#[ignore = "builds Tollgate fourteen times: make judge-long"]
 async fn what_is_planted_into_a_copy_of_tollgate_is_found() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let folder = tempfile::tempdir().unwrap();

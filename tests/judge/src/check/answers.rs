@@ -69,6 +69,7 @@ impl Judge {
             Promise::Window { number, usable_thousandths, .. } => {
                 number.saturating_sub(number * usable_thousandths / 1_000)
             }
+            // Of a bucket, only the usable share is known.
             Promise::Bucket { .. } | Promise::Holders { .. } => 0,
         }
     }
@@ -143,9 +144,9 @@ impl Judge {
             return;
         };
         match self.limits[self.counters.all[counter].limit].1 {
-            Promise::Window { usable_thousandths: 1_000, .. } | Promise::Bucket { .. } => {}
+            Promise::Window { usable_thousandths: 1_000, .. } | Promise::Bucket { usable_thousandths: 1_000, .. } => {}
             // What instances hold back comes and goes, and a place may be let go before it expires.
-            Promise::Window { .. } | Promise::Holders { .. } => return,
+            Promise::Window { .. } | Promise::Bucket { .. } | Promise::Holders { .. } => return,
         }
         // A request of more hits than there ever are never passes, and no wait is right.
         let wait_us = operation.wait_us.filter(|_| hits <= self.capacity(counter));

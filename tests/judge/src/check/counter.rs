@@ -38,8 +38,10 @@ impl Counter {
             Promise::Window { memory_us, period_us, .. } => {
                 (memory_us, period_us, None, Sound::Window(Window::default()))
             }
-            Promise::Bucket { burst, number, period_us } => {
-                (0, 0, Some(Rate { burst, number, period_us, clock_us }), Sound::Bucket(Bucket::default()))
+            Promise::Bucket { burst, number, period_us, usable_thousandths } => {
+                let usable = |whole: u64| whole * usable_thousandths / 1_000;
+                let rate = Rate { burst: usable(burst), number: usable(number), period_us, clock_us };
+                (0, 0, Some(rate), Sound::Bucket(Bucket::default()))
             }
             Promise::Holders { expiry_us, .. } => {
                 // To the limiter a place may be held a step shorter, of which the promise knows, or a step longer.

@@ -237,7 +237,7 @@ impl Judge {
                     (found - number - returned, format!("{found} hits lie wholly in one period, {number} are promised"))
                 })
             }
-            (Promise::Bucket { burst, number, period_us }, Sound::Bucket(bucket)) => {
+            (Promise::Bucket { burst, number, period_us, .. }, Sound::Bucket(bucket)) => {
                 let returned = known.returns().may_until(operation.end);
                 let clock_us = self.clock_us;
                 let rate = Rate { burst: burst + returned, number: *number, period_us: *period_us, clock_us };

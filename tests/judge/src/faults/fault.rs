@@ -17,10 +17,14 @@ pub enum Fault {
     InstanceKilled,
     /// An instance stops for two seconds.
     InstanceStopped,
+    /// An instance with a seat stops for twenty seconds, longer than it may use the seat, for which a third one waits.
+    InstanceStoppedLong,
     /// Each instance is ended and started again, one after the other.
     RollingRestart,
     /// The files of rules get one more rule.
     RulesChanged,
+    /// The rules get other numbers and shares, and then those from before.
+    NumberChanged,
     /// A third and a fourth instance start, and half of the callers are led to them. In memory, a second and a third.
     ScaledOut,
     /// The store is killed, and started again after a second; it has no persistence. Of several, a master.
@@ -41,6 +45,8 @@ pub enum Fault {
     HalfOpen,
     /// For two seconds one instance does not reach the store.
     OneWithoutStore,
+    /// For twenty seconds an instance with a seat does not reach the store, and a third one waits for the seat.
+    OneWithoutStoreLong,
     /// The store forgets its scripts.
     ScriptsFlushed,
     /// For two seconds others fill the store, and it evicts the keys that were used least recently.
@@ -77,12 +83,14 @@ pub enum Fault {
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Fault; 31] = [
+    pub const ALL: [Fault; 34] = [
         Fault::None,
         Fault::InstanceKilled,
         Fault::InstanceStopped,
+        Fault::InstanceStoppedLong,
         Fault::RollingRestart,
         Fault::RulesChanged,
+        Fault::NumberChanged,
         Fault::ScaledOut,
         Fault::StoreKilled,
         Fault::StoreKilledPersistent,
@@ -93,6 +101,7 @@ impl Fault {
         Fault::RepliesLate,
         Fault::HalfOpen,
         Fault::OneWithoutStore,
+        Fault::OneWithoutStoreLong,
         Fault::ScriptsFlushed,
         Fault::StoreEvicts,
         Fault::StoreFull,
@@ -117,8 +126,10 @@ impl Fault {
             Fault::None => "none",
             Fault::InstanceKilled => "an instance is killed for 2 s",
             Fault::InstanceStopped => "an instance stops for 2 s",
+            Fault::InstanceStoppedLong => "an instance stops for 20 s, and a third has no seat",
             Fault::RollingRestart => "all instances restart in turn",
             Fault::RulesChanged => "a rule is added to the rules",
+            Fault::NumberChanged => "numbers and shares change, and change back",
             Fault::ScaledOut => "two instances are added, and half of the callers are led to them",
             Fault::StoreKilled => "the store is killed for 1 s, without persistence",
             Fault::StoreKilledPersistent => "the same, with persistence",
@@ -129,6 +140,7 @@ impl Fault {
             Fault::RepliesLate => "replies come 300 ms late for 2 s",
             Fault::HalfOpen => "connections to the store are half open for 2 s",
             Fault::OneWithoutStore => "one instance does not reach the store for 2 s",
+            Fault::OneWithoutStoreLong => "one instance does not reach the store for 20 s, and a third has no seat",
             Fault::ScriptsFlushed => "the store forgets its scripts",
             Fault::StoreEvicts => "the store is full and evicts keys for 2 s (allkeys-lru)",
             Fault::StoreFull => "the store is full and refuses writes for 2 s (noeviction)",
@@ -163,14 +175,44 @@ impl Fault {
         matches!(self, Fault::Split | Fault::SplitBounded)
     }
 
+    /// Whether an instance is without its seat for so long that a third one takes it.
+    pub fn loses_seat(self) -> bool {
+        matches!(self, Fault::InstanceStoppedLong | Fault::OneWithoutStoreLong)
+    }
+
+    /// Whether it can happen to a system whose limits have shares.
+    fn happens_to_shares(self, has_sentinels: bool) -> bool {
+        match self {
+            Fault::None => true,
+            Fault::FailoverPlanned | Fault::MasterKilled | Fault::MasterStopped | Fault::Split => has_sentinels,
+            Fault::InstanceKilled
+            | Fault::InstanceStopped
+            | Fault::InstanceStoppedLong
+            | Fault::RollingRestart
+            | Fault::RulesChanged
+            | Fault::NumberChanged
+            | Fault::ScaledOut
+            | Fault::StoreKilled
+            | Fault::StoreStoppedLong
+            | Fault::RepliesLost
+            | Fault::OneWithoutStore
+            | Fault::OneWithoutStoreLong => !has_sentinels,
+            _ => false,
+        }
+    }
+
     /// Whether it can happen to a system.
     pub fn happens_to(self, system: System) -> bool {
+        if system.has_shares() {
+            return self.happens_to_shares(system.has_sentinels());
+        }
         let has_one_store = matches!(system, System::TollgateRedis | System::Ratelimit);
         let is_cluster = system == System::TollgateCluster;
         let has_master = is_cluster || system.has_sentinels();
         match self {
             Fault::None => true,
             Fault::InstanceKilled => !system.has_sentinels(),
+            Fault::InstanceStoppedLong | Fault::OneWithoutStoreLong | Fault::NumberChanged => false,
             Fault::InstanceStopped | Fault::RollingRestart => {
                 !system.has_sentinels() && system != System::TollgateLocal
             }
@@ -197,8 +239,10 @@ impl Fault {
             Fault::FailoverPlanned => 4_000,
             Fault::SlotsMoved | Fault::RollingRestart => 6_000,
             Fault::MasterKilled | Fault::MasterStopped | Fault::MasterAdded | Fault::StoreStoppedLong => 10_000,
-            Fault::FailoverStuck | Fault::Split | Fault::SplitBounded => 12_000,
+            Fault::FailoverStuck | Fault::Split | Fault::SplitBounded | Fault::NumberChanged => 12_000,
             Fault::MasterRemoved => 15_000,
+            // A third takes the seat after up to thirteen seconds, and uses it a period later.
+            Fault::InstanceStoppedLong | Fault::OneWithoutStoreLong => 20_000,
             _ => 2_000,
         })
     }
@@ -207,7 +251,9 @@ impl Fault {
     pub fn watched(self, system: System) -> Duration {
         // Whether hits leave the window too early, or too late, shows only when they leave it.
         let shows_late = matches!(self, Fault::ClockForward | Fault::ClockBack) && system == System::TollgateRedis;
-        Duration::from_secs(if shows_late { 72 } else { 6 })
+        // The seat of an instance that was killed is free eleven seconds later.
+        let others = if system.has_shares() { 16 } else { 6 };
+        Duration::from_secs(if shows_late { 72 } else { others })
     }
 }
 

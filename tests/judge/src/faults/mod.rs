@@ -6,6 +6,7 @@
 //! fault       the faults
 //! happen      how they happen
 //! promised    what the docs promise for them
+//! shares      limits with shares, and who has a seat
 //! process     a process
 //! proxy       in front of a process
 //! redis_cli   commands to a Redis
@@ -20,16 +21,17 @@ mod proxy;
 mod redis_cli;
 mod report;
 mod running;
+mod shares;
 mod system;
 
-use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use anyhow::bail;
 use serde::{Deserialize, Serialize};
 
-use crate::check::{Checks, Judge, Kind};
+use crate::check::{Checks, Judge, Judgement, Kind};
 use crate::clock::now_us;
-use crate::history::{Header, Operation, Told};
+use crate::history::{Header, Operation, Promise, Told};
 use crate::record::scenario::{Limit, Load, Scenario};
 use crate::record::{self, header};
 pub use fault::Fault;
@@ -51,6 +53,9 @@ pub struct Outcome {
     pub operations: u64,
     /// Hits that were admitted beyond the limit, for certain.
     pub over_hits: u64,
+    /// Those of them that Tollgate's pages do not allow for the fault.
+    #[serde(default)]
+    pub beyond_hits: u64,
     /// Operations that were denied without need, for certain.
     pub needless: u64,
     /// Operations that failed.
@@ -77,17 +82,19 @@ pub async fn run(
 ) -> anyhow::Result<(Outcome, Header, Vec<Operation<'static>>)> {
     let mut running = Running::start(system, fault, programs).await?;
     let lasts = BEFORE + fault.lasts() + fault.watched(system);
-    let limit = Limit { entry: "user".to_owned(), promise: system.promise() };
+    let promises = promised::meanwhile(fault, system).unwrap_or_else(|| system.limits());
+    let limit = |(entry, promise): (String, Promise)| (format!("per-{entry}"), Limit { entry, promise });
     let scenario = Scenario {
         about: format!("{}: {}", system.name(), fault.name()),
         target: running.target(),
         clock_us: 1_000,
-        limits: BTreeMap::from([("per-user".to_owned(), limit)]),
+        limits: promises.into_iter().map(limit).collect(),
         load: Load {
             seconds: lasts.as_secs_f64(),
             probers: 0,
-            new_keys_ms: 1_000,
-            most_hits: 1,
+            // Counters of shares are new after a second.
+            new_keys_ms: if system.has_shares() { 0 } else { 1_000 },
+            most_hits: if system.has_shares() { 2 } else { 1 },
             peeks: 0,
             ..Load::default()
         },
@@ -98,31 +105,48 @@ pub async fn run(
     let complaints = async {
         tokio::time::sleep(BEFORE).await;
         let before = running.complaints();
-        let happened = happen::happen(fault, &mut running, programs).await;
-        happened.map(|()| (before, now_us()))
+        if system.has_shares() {
+            shares::assert_in_use(&running).await?;
+        }
+        let began_us = now_us();
+        happen::happen(fault, &mut running, programs).await?;
+        let ended_us = now_us();
+        let by_shares = if system.has_shares() { shares::admitted(&running).await.iter().sum() } else { 0.0 };
+        anyhow::Ok((before, (began_us, ended_us), by_shares))
     };
     let (one, other, happened) = tokio::join!(record::record(&scenario, 0), record::record(&scenario, 1), complaints);
-    let (before, ended_us) = happened?;
+    let (before, (began_us, ended_us), by_shares) = happened?;
+    if system.has_shares() && shares::admitted(&running).await.iter().sum::<f64>() <= by_shares {
+        bail!("no share was used after the fault, so the run says nothing of them");
+    }
     let mut operations: Vec<Operation<'static>> = [one?, other?].concat();
     operations.sort_by_key(|operation| operation.end);
     let header = header(&scenario, &operations);
-    let mut judge = Judge::new(header.clone(), Checks::default());
-    for operation in &operations {
-        judge.add(operation).map_err(anyhow::Error::msg)?;
-    }
-    let judgement = judge.finish();
+    let judgement = judged(&header, &operations)?;
+    let limits = || system.limits().into_iter().map(|(entry, promise)| (format!("per-{entry}"), promise));
+    let always = Header { limits: limits().collect(), ..header.clone() };
+    let over_hits = hits_over(&judged(&always, &operations)?);
+    let beyond_hits = match promised::excess(fault, system) {
+        _ if promised::meanwhile(fault, system).is_some() => {
+            let is_outside = |one: &&Operation<'_>| one.end < began_us || one.begin > ended_us;
+            let outside: Vec<_> = operations.iter().filter(is_outside).cloned().collect();
+            hits_over(&judgement) + hits_over(&judged(&always, &outside)?)
+        }
+        Some(_) => 0,
+        None => over_hits,
+    };
     let needless_line = judgement.broken.get(&Kind::NeedlessDenial).map_or(0, |count| count.last_line);
     // The first line is the header.
     let needless = usize::try_from(needless_line)?.checked_sub(2).and_then(|index| operations.get(index));
     let needless_at = needless.map_or(0, |operation| operation.end);
     let undecided = operations.iter().filter(|operation| matches!(operation.told, Told::Failed | Told::Late));
     let last = undecided.map(|operation| operation.end).max().unwrap_or(0).max(needless_at);
-    let hits = |kind| judgement.broken.get(&kind).map_or(0, |count| count.hits);
     let outcome = Outcome {
         system,
         fault,
         operations: judgement.operations,
-        over_hits: hits(Kind::OverLimit),
+        over_hits,
+        beyond_hits,
         needless: judgement.count(Kind::NeedlessDenial),
         failed: judgement.failed,
         late: judgement.late,
@@ -131,6 +155,21 @@ pub async fn run(
         said_so: running.complaints() > before,
     };
     Ok((outcome, header, operations))
+}
+
+/// Judges these operations.
+fn judged(header: &Header, operations: &[Operation<'_>]) -> anyhow::Result<Judgement> {
+    let mut judge = Judge::new(header.clone(), Checks::default());
+    for operation in operations {
+        judge.add(operation).map_err(anyhow::Error::msg)?;
+    }
+    Ok(judge.finish())
+}
+
+/// Returns the hits that were admitted over a limit, and one for each counter that only the exact check finds broken.
+fn hits_over(judgement: &Judgement) -> u64 {
+    let hits = judgement.broken.get(&Kind::OverLimit).map_or(0, |count| count.hits);
+    hits.max(judgement.count(Kind::NoSchedule))
 }
 
 /// Waits until a run of this length lies within one minute of the clock on the wall.

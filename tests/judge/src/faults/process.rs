@@ -131,6 +131,12 @@ impl Process {
         &self.start.folder
     }
 
+    /// Returns a setting that it was started with.
+    pub fn setting(&self, name: &str) -> Option<&str> {
+        let own = |(own, _): &&(String, String)| own == name;
+        self.start.environment.iter().find(own).map(|(_, value)| &**value)
+    }
+
     /// Returns its port.
     pub fn port(&self) -> u16 {
         self.start.port

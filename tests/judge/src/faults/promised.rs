@@ -1,7 +1,11 @@
 //! What the pages of Tollgate promise for a fault.
 
+use std::collections::BTreeMap;
+
 use super::fault::Fault;
+use super::shares::Numbers;
 use super::system::System;
+use crate::history::Promise;
 
 /// Returns why hits over the limit are what Tollgate's pages say of a fault. `None`: they promise that there are none.
 /// Of other systems nothing is known.
@@ -12,10 +16,13 @@ pub fn excess(fault: Fault, system: System) -> Option<&'static str> {
         Fault::InstanceKilled | Fault::RollingRestart if is_in_memory => {
             Some("counters in memory end with their process")
         }
+        Fault::NumberChanged => Some("while rules change, no more passes than the larger of the two numbers allows"),
         Fault::ScaledOut if system == System::TollgateMemory => Some("instances without Redis count alone"),
         Fault::ScaledOut if system == System::TollgateLocal => {
             Some("each instance has the limit's number divided by `EXPECTED_REPLICAS`, which is 2, and there are four")
         }
+        // Those of shares last for a second, and no longer than the store was away.
+        Fault::StoreKilled | Fault::MasterKilled if system.has_shares() => None,
         Fault::StoreKilled => {
             Some("a Redis without persistence has lost all counters when it is back, and its replicas copy that")
         }
@@ -30,6 +37,16 @@ pub fn excess(fault: Fault, system: System) -> Option<&'static str> {
         Fault::Split | Fault::SplitBounded if !is_durable => {
             Some("both sides decide, for as long as the master that is cut off accepts writes")
         }
+        _ => None,
+    }
+}
+
+/// Returns what limits with shares promise while a fault happens, if that is not what they always do.
+pub fn meanwhile(fault: Fault, system: System) -> Option<BTreeMap<String, Promise>> {
+    match fault {
+        _ if !system.has_shares() => None,
+        Fault::NumberChanged => Some(Numbers::CHANGED.promises_between(&Numbers::BEFORE)),
+        Fault::FailoverPlanned | Fault::MasterStopped | Fault::Split => Some(Numbers::BEFORE.promises_of_two_masters()),
         _ => None,
     }
 }

@@ -33,12 +33,8 @@ pub fn table(outcomes: &[Outcome]) -> String {
 }
 
 fn row(text: &mut String, outcome: &Outcome) {
-    let Outcome { system, fault, operations, over_hits, needless, failed, late, .. } = outcome;
-    let beyond = match excess(*fault, *system) {
-        _ if !is_of_tollgate(*system) => "–".to_owned(),
-        Some(_) => "0".to_owned(),
-        None => over_hits.to_string(),
-    };
+    let Outcome { system, operations, over_hits, needless, failed, late, .. } = outcome;
+    let beyond = if is_of_tollgate(*system) { outcome.beyond_hits.to_string() } else { "–".to_owned() };
     let said = if outcome.said_so { "yes" } else { "no" };
     let _ = writeln!(
         text,
@@ -80,6 +76,7 @@ mod tests {
             fault,
             operations: 100,
             over_hits,
+            beyond_hits: excess(fault, system).map_or(over_hits, |_| 0),
             needless: 0,
             failed: 2,
             late: 1,

@@ -1,6 +1,7 @@
-//! Systems that a run starts: each with one limit, 30 in a minute for each key, and so that it errs when it cannot
-//! decide.
+//! Systems that a run starts: each with one limit, 30 in a minute for each key, or with [limits that have
+//! shares](super::shares), and so that it errs when it cannot decide.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -10,6 +11,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::process::program;
+use super::shares::Numbers;
 use crate::history::Promise;
 
 /// The hits of a minute.
@@ -31,6 +33,10 @@ pub enum System {
     TollgateMemory,
     /// Two instances of Tollgate that cannot reach Redis: each decides by its half of the limit.
     TollgateLocal,
+    /// Two instances of Tollgate on one Redis whose limits have shares: they start with seats, and use their shares.
+    TollgateShares,
+    /// The same on a master with two replicas and three Sentinels.
+    TollgateSharesSentinel,
     /// Two instances of envoyproxy/ratelimit on one Redis.
     Ratelimit,
     /// Two instances of Gubernator, which know each other.
@@ -39,13 +45,15 @@ pub enum System {
 
 impl System {
     /// All of them.
-    pub const ALL: [System; 8] = [
+    pub const ALL: [System; 10] = [
         System::TollgateRedis,
         System::TollgateCluster,
         System::TollgateSentinel,
         System::TollgateSentinelDurable,
         System::TollgateMemory,
         System::TollgateLocal,
+        System::TollgateShares,
+        System::TollgateSharesSentinel,
         System::Ratelimit,
         System::Gubernator,
     ];
@@ -59,6 +67,8 @@ impl System {
             System::TollgateSentinelDurable => "Tollgate, Sentinels, durable",
             System::TollgateMemory => "Tollgate, memory",
             System::TollgateLocal => "Tollgate, local",
+            System::TollgateShares => "Tollgate, shares",
+            System::TollgateSharesSentinel => "Tollgate, shares, Sentinels",
             System::Ratelimit => "envoyproxy/ratelimit",
             System::Gubernator => "Gubernator",
         }
@@ -66,7 +76,12 @@ impl System {
 
     /// Whether its store is a master that Sentinels watch.
     pub fn has_sentinels(self) -> bool {
-        matches!(self, System::TollgateSentinel | System::TollgateSentinelDurable)
+        matches!(self, System::TollgateSentinel | System::TollgateSentinelDurable | System::TollgateSharesSentinel)
+    }
+
+    /// Whether its limits have shares.
+    pub fn has_shares(self) -> bool {
+        matches!(self, System::TollgateShares | System::TollgateSharesSentinel)
     }
 
     /// Whether its periods begin at each full minute.
@@ -74,8 +89,13 @@ impl System {
         self == System::Ratelimit
     }
 
-    /// Returns what it promises for each key.
-    pub fn promise(self) -> Promise {
+    /// Returns its limits, each for the entry of its name.
+    pub fn limits(self) -> BTreeMap<String, Promise> {
+        if self.has_shares() { Numbers::BEFORE.promises() } else { [("user".to_owned(), self.promise())].into() }
+    }
+
+    /// Returns what the limit for a user promises for each key.
+    fn promise(self) -> Promise {
         // Sub-windows of a tenth: a hit counts up to a tenth longer.
         let (period_us, memory_us) = (60_000_000, 66_000_000);
         // Each of two instances has its half.
@@ -92,8 +112,18 @@ impl System {
         }
     }
 
+    /// Returns the settings of an instance beside where its store is.
+    pub fn settings(self) -> Vec<(String, String)> {
+        let shares = [("EXPECTED_REPLICAS", "2"), ("SHARE_TIMEOUT", "10s")];
+        let settings = shares.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        if self.has_shares() { settings.into() } else { Vec::new() }
+    }
+
     /// Returns the rules, followed by these lines.
     pub fn rules(self, more: &str) -> String {
+        if self.has_shares() {
+            return Numbers::BEFORE.rules(more);
+        }
         let limit = "unit: minute, requests_per_unit: 30";
         let (defaults, options) = match self {
             System::Ratelimit => ("", ""),

@@ -127,7 +127,7 @@ impl Toy {
                 let wait_us = over.checked_sub(1).map_or(0, |last| live[last as usize] - at);
                 (over == 0, number.saturating_sub(count), wait_us)
             }
-            Promise::Bucket { burst, number, period_us } => {
+            Promise::Bucket { burst, number, period_us, .. } => {
                 let tokens = self.tokens(limit, key, at, (burst, number, period_us));
                 let needed = hits * period_us;
                 let wait_us = if hits > burst { u64::MAX / 2 } else { needed.saturating_sub(tokens).div_ceil(number) };
@@ -194,7 +194,7 @@ impl Toy {
         let total = &mut self.counters[limit][key].total;
         *total = total.saturating_sub(hits);
         let frees_two = self.is(Fault::HolderFreesTwo);
-        if let Promise::Bucket { burst, number, period_us } = self.limits[limit] {
+        if let Promise::Bucket { burst, number, period_us, .. } = self.limits[limit] {
             let tokens = self.tokens(limit, key, at, (burst, number, period_us));
             self.counters[limit][key].tokens = Some(((tokens + hits * period_us).min(burst * period_us), at));
             return;

@@ -134,7 +134,12 @@ impl Toy {
         let limits = match kind {
             0 if rng.bool() => vec![window(&mut rng), window(&mut rng)],
             0 => vec![window(&mut rng)],
-            1 => vec![Promise::Bucket { burst: rng.u64(1..8), number: rng.u64(1..8), period_us }],
+            1 => vec![Promise::Bucket {
+                burst: rng.u64(1..8),
+                number: rng.u64(1..8),
+                period_us,
+                usable_thousandths: 1_000,
+            }],
             _ => vec![Promise::Holders { number: rng.u64(1..4), expiry_us: period_us }],
         };
         let keys = rng.usize(1..4);

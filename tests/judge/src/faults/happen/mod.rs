@@ -29,8 +29,10 @@ pub async fn happen(fault: Fault, running: &mut Running, programs: &Programs) ->
         Fault::None => {}
         Fault::InstanceKilled
         | Fault::InstanceStopped
+        | Fault::InstanceStoppedLong
         | Fault::RollingRestart
         | Fault::RulesChanged
+        | Fault::NumberChanged
         | Fault::ScaledOut => instances::happen(fault, running, programs).await?,
         Fault::FailoverPlanned
         | Fault::FailoverStuck

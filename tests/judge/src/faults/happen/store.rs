@@ -10,6 +10,7 @@ use super::super::fault::Fault;
 use super::super::proxy::Mode;
 use super::super::redis_cli::ask;
 use super::super::running::Running;
+use super::super::shares;
 use super::super::system::Programs;
 
 /// Writes 200 kB under names of a number.
@@ -45,6 +46,14 @@ pub(super) async fn happen(fault: Fault, running: &mut Running, programs: &Progr
             pause.await;
             proxies[0].set(Mode::Forward);
             Ok(())
+        }
+        Fault::OneWithoutStoreLong => {
+            let index = shares::seated(running).await?;
+            let proxy = running.proxies[index].clone();
+            proxy.set(Mode::Refuse);
+            let (taken, ()) = tokio::join!(shares::wait_until_taken(running, index), pause);
+            proxy.set(Mode::Forward);
+            taken
         }
         Fault::ScriptsFlushed => {
             for store in stores {

@@ -18,7 +18,7 @@ impl Running {
         if self.system.has_sentinels() {
             self.store = self.sentinel_settings().into();
         }
-        if matches!(self.system, System::TollgateRedis | System::Ratelimit) {
+        if matches!(self.system, System::TollgateRedis | System::TollgateShares | System::Ratelimit) {
             let proxy = Proxy::start(self.stores[0].port()).await?;
             self.reach([("REDIS_URL", format!("127.0.0.1:{}", proxy.port()))]);
             self.proxies.push(proxy);
@@ -54,7 +54,7 @@ impl Running {
         let mut start = self.process(program(&programs.tollgate)?, name, grpc)?;
         self.write_rules(&start)?;
         let own = [("RULES", "rules.yaml"), ("GRPC_PORT", &*grpc.to_string()), ("PORT", &*http.to_string())].map(text);
-        start.environment = own.into_iter().chain(self.store.iter().cloned()).collect();
+        start.environment = own.into_iter().chain(self.system.settings()).chain(self.store.iter().cloned()).collect();
         Ok(start)
     }
 

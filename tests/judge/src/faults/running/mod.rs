@@ -19,6 +19,7 @@ use tempfile::TempDir;
 use super::fault::Fault;
 use super::process::{Process, Start};
 use super::proxy::Proxy;
+use super::shares;
 use super::system::{NUMBER, Programs, System};
 use crate::record::adapter::{Gubernator, Rls, Target};
 pub use doors::{Doors, SECOND_REPLICA};
@@ -67,20 +68,20 @@ impl Running {
             store: Vec::new(),
             folder: tempfile::tempdir()?,
         };
-        let mut instances = 2;
+        let mut instances = if fault.loses_seat() { 3 } else { 2 };
         match system {
             System::TollgateMemory => instances = 1,
             // Nothing listens there.
             System::TollgateLocal => {
                 running.reach([("REDIS_URL", address()?), ("EXPECTED_REPLICAS", "2".to_owned())]);
             }
-            System::TollgateRedis | System::Ratelimit => {
+            System::TollgateRedis | System::TollgateShares | System::Ratelimit => {
                 if fault.steps_clock() {
                     running.clock = Some(running.folder.path().join("clock"));
                 }
                 running.redis(programs, fault.is_persistent(), &[])?;
             }
-            System::TollgateSentinel | System::TollgateSentinelDurable => {
+            System::TollgateSentinel | System::TollgateSentinelDurable | System::TollgateSharesSentinel => {
                 running.watched(programs, fault.is_persistent()).await?;
             }
             System::TollgateCluster => running.cluster(programs, fault).await?,
@@ -96,6 +97,9 @@ impl Running {
                 let port = running.instances[index % instances].port();
                 running.entrances.push(Proxy::start(port).await?);
             }
+        }
+        if system.has_shares() {
+            shares::wait_until_seated(&running).await?;
         }
         Ok(running)
     }
