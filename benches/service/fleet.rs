@@ -11,7 +11,9 @@ use tollgate::wire::rate_limit_response::Code;
 use crate::cost::{Cost, median};
 use crate::load::{Call, Idle, Latencies, OpenLoop, RULES, Users, calls};
 use crate::redis_loop::{Pipeline, RedisLoop, spread};
-use crate::rows::{Measured, USERS, checks, store_loop};
+use crate::rows::Target::AtMost;
+use crate::rows::{Measured, Row, USERS, checks, store_loop};
+use crate::shares;
 use crate::stage::{Place, Stage};
 use crate::support::redis::Redis;
 use crate::support::tollgate::{Tollgate, request};
@@ -24,6 +26,21 @@ pub const RATES: [u32; 2] = [2_000, 8_000];
 const PAUSE: Duration = Duration::from_micros(20);
 /// Number of instances that share a hot key.
 const TWO: usize = 2;
+/// Rows of a hot key whose limit has shares and leases, by the number of instances.
+pub const HOT_SHARES: &[Row] = &[
+    Row {
+        figure: "a hot key of 100,000/s, 2 replicas with shares and leases, twice as much offered",
+        target: AtMost(1.0, "% over its limit"),
+    },
+    Row { figure: "the same, calls to Redis, with shares", target: AtMost(100.0, "a second and replica") },
+    Row { figure: "the same, left of its limit, with shares", target: AtMost(10.0, "%") },
+    Row {
+        figure: "a hot key of 100,000/s, 16 replicas with shares and leases, twice as much offered",
+        target: AtMost(1.0, "% over its limit"),
+    },
+    Row { figure: "the same, calls to Redis, with shares", target: AtMost(100.0, "a second and replica") },
+    Row { figure: "the same, left of its limit, with shares", target: AtMost(10.0, "%") },
+];
 /// The decided code of an answer that lets pass: its first field, 1.
 const PASSED: [u8; 2] = [8, 1];
 
@@ -105,21 +122,32 @@ pub fn at_redis_limit(stage: &Stage) -> Vec<Measured> {
 /// limit. Each request has ten hits, so two cores can generate enough load.
 pub fn hot_key(stage: &Stage) -> Vec<Measured> {
     let number = stage.hot;
-    let seen = HotKey { number, lease: "4%", offered: 2 * number, hits: 10 }.run(stage);
-    let over = seen.passed.iter().map(|passed| (passed - f64::from(number)) / f64::from(number) * 100.0);
-    let detail = format!("{} passed each second, of {:.0} offered", list(&seen.passed), seen.offered);
+    let options = "lease: {unused: 4%}";
+    let seen = HotKey { instances: TWO, number, options, offered: 2 * number, hits: 10 }.run(stage);
     let leases = "4 % may be out".to_owned();
-    let measured = [(over.fold(0.0, f64::max), detail), (seen.calls, leases)];
-    measured.map(|(value, detail)| Measured { disturbed: seen.is_short(), ..Measured::new(value, detail) }).into()
+    let measured = [(seen.over(number), seen.told()), (seen.calls, leases)];
+    measured.map(|(value, detail)| seen.measured(value, detail)).into()
+}
+
+/// Measures the same on two and on sixteen instances with shares of 5 % in all, and up to 5 % in leases.
+pub fn hot_key_with_shares(stage: &Stage) -> Vec<Measured> {
+    let number = stage.hot;
+    let of = |instances| {
+        let options = "own_share: 5%, lease: {unused: 5%}";
+        let seen = HotKey { instances, number, options, offered: 2 * number, hits: 10 }.run(stage);
+        let (calls, left) = ("5 % in shares, 5 % may be out".to_owned(), "the least of all seconds".to_owned());
+        [(seen.over(number), seen.told()), (seen.calls, calls), (seen.left(number), left)]
+            .map(|(value, detail)| seen.measured(value, detail))
+    };
+    [TWO, REPLICAS].into_iter().flat_map(of).collect()
 }
 
 /// A key of a small limit, with a lease.
 pub fn warm_key(stage: &Stage) -> Vec<Measured> {
     const NUMBER: u32 = 500;
-    let seen = HotKey { number: NUMBER, lease: "2%", offered: 800, hits: 1 }.run(stage);
-    let away = seen.passed.iter().map(|passed| (passed - f64::from(NUMBER)).abs() / f64::from(NUMBER) * 100.0);
-    let detail = format!("{} passed each second, of {:.0} offered", list(&seen.passed), seen.offered);
-    vec![Measured { disturbed: seen.is_short(), ..Measured::new(away.fold(0.0, f64::max), detail) }]
+    let options = "lease: {unused: 2%}";
+    let seen = HotKey { instances: TWO, number: NUMBER, options, offered: 800, hits: 1 }.run(stage);
+    vec![seen.measured(seen.over(NUMBER).max(seen.left(NUMBER)), seen.told())]
 }
 
 fn list(passed: &[f64]) -> String {
@@ -128,12 +156,13 @@ fn list(passed: &[f64]) -> String {
     if least == most { format!("{most:.0}") } else { format!("{least:.0} to {most:.0}") }
 }
 
-/// A key with this limit per second, leased by two instances.
+/// A key with this limit per second, which instances share.
 struct HotKey {
+    instances: usize,
     number: u32,
-    /// The part of it that may be out.
-    lease: &'static str,
-    /// Hits a second, to both together.
+    /// Of the limit, in addition to its algorithm.
+    options: &'static str,
+    /// Hits a second, to all of them together.
     offered: u32,
     /// Hits per request.
     hits: u32,
@@ -152,6 +181,27 @@ struct Seen {
 }
 
 impl Seen {
+    /// The most that passed beyond this number in a second, in percent of it.
+    fn over(&self, number: u32) -> f64 {
+        let most = self.passed.iter().copied().fold(0.0, f64::max);
+        (most / f64::from(number) - 1.0).max(0.0) * 100.0
+    }
+
+    /// The most that this number had left in a second, in percent of it.
+    fn left(&self, number: u32) -> f64 {
+        let least = self.passed.iter().copied().fold(f64::INFINITY, f64::min);
+        (1.0 - least / f64::from(number)).max(0.0) * 100.0
+    }
+
+    /// Describes what passed.
+    fn told(&self) -> String {
+        format!("{} passed each second, of {:.0} offered", list(&self.passed), self.offered)
+    }
+
+    fn measured(&self, value: f64, detail: String) -> Measured {
+        Measured { disturbed: self.is_short(), ..Measured::new(value, detail) }
+    }
+
     /// Others were on the cores so much that less was offered than should have been.
     fn is_short(&self) -> bool {
         self.offered < self.wanted * 0.95
@@ -160,13 +210,16 @@ impl Seen {
 
 impl HotKey {
     fn run(&self, stage: &Stage) -> Seen {
-        let HotKey { number, lease, offered, hits } = *self;
+        let HotKey { instances, number, options, offered, hits } = *self;
         let redis = stage.redis(Place::BesideLoad);
-        let lease = format!("lease: {{unused: {lease}}}");
-        let limit = format!("unit: second, requests_per_unit: {number}, count_denied: false, {lease}");
+        let limit = format!("unit: second, requests_per_unit: {number}, count_denied: false, {options}");
         let rules =
             format!("domain: bench\ndescriptors: [{{key: user, rate_limit: {{algorithm: fixed_window, {limit}}}}}]");
-        let replicas = stage.replicas(TWO, &rules, &[&format!("REDIS_URL={}", redis.url())]);
+        let settings = shares::settings(&redis, instances);
+        let replicas = stage.replicas(instances, &rules, &settings.each_ref().map(String::as_str));
+        if options.contains("own_share") {
+            shares::wait_for_shares(stage, replicas.iter().map(|replica| replica.http_port), Duration::from_secs(1));
+        }
         let ports: Vec<u16> = replicas.iter().map(|replica| replica.grpc_port).collect();
         let hot = RateLimitRequest { hits_addend: hits, ..request("bench", &[&[("user", "hot")]]) };
         // The first second and the last are cut off, and one is left of the shortest run.
@@ -177,7 +230,7 @@ impl HotKey {
         let open_loop = OpenLoop { ports: &ports, calls: &calls, per_second: offered / hits, run, idle: Idle::Pause };
         let (start, begin) = (Instant::now(), second());
         let latencies: Latencies = open_loop.run(|_, answer| {
-            if answer.get(5..7) == Some(&PASSED) {
+            if has_passed(answer) {
                 *passed.entry(second()).or_default() += f64::from(hits);
             }
         });
@@ -186,9 +239,14 @@ impl HotKey {
             passed: (begin + 1..end).map(|second| passed.get(&second).copied().unwrap_or_default()).collect(),
             offered: latencies.count() as f64 * f64::from(hits) / elapsed,
             wanted: f64::from(offered),
-            calls: f64::from(redis.script_calls() - before) / elapsed / TWO as f64,
+            calls: f64::from(redis.script_calls() - before) / elapsed / instances as f64,
         }
     }
+}
+
+/// Returns whether this answer lets pass.
+pub fn has_passed(answer: &[u8]) -> bool {
+    answer.get(5..7) == Some(&PASSED)
 }
 
 /// On Redis's clock, which is this machine's.

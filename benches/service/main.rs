@@ -10,6 +10,7 @@
 //! cost        the CPU time of processes, as reported by the system
 //! load        requests of many users, in a closed or open loop, with a check of every answer
 //! fleet       many instances that share a Redis
+//! shares      the same with shares of limits, and leases
 //! cluster     a Redis Cluster with several masters
 //! console     the console, closed and open
 //! overload    more requests than can be served (`make bench-overload`)
@@ -49,6 +50,7 @@ mod redis_loop;
 mod report;
 mod rows;
 mod rules;
+mod shares;
 mod stage;
 #[path = "../../tests/it/support/mod.rs"]
 mod support;

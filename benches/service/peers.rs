@@ -17,6 +17,7 @@ use crate::fleet::{self, REPLICAS};
 use crate::http2::{Headers, Server};
 use crate::load::{Call, Idle, Latencies, OpenLoop, RULES, Users, calls, open_loop};
 use crate::rows::closed_loop;
+use crate::shares::{TIMEOUT, by_zipf, drawn, wait_for_shares};
 use crate::stage::{Place, Stage};
 use crate::support::drop_in::{DropIn, Given};
 use crate::support::envoy::Envoy;
@@ -32,6 +33,16 @@ const BEHIND_ENVOY: [u32; 2] = [500, 2_000];
 const USERS: usize = 10_000;
 /// Total request rates of the fleet.
 const FLEET_RATES: [u32; 3] = [2_000, 8_000, 16_000];
+/// The rates of fleets with shares.
+const SHARE_RATES: [u32; 2] = [2_000, 8_000];
+/// What the limit of each user has in addition, by fleet of Tollgate.
+const OPTIONS: [(&str, &str); 3] = [
+    ("Tollgate", ""),
+    ("with shares", ", own_share: 10%"),
+    ("with shares and leases", ", own_share: 10%, lease: {unused: 10%}"),
+];
+/// Number of users by Zipf's distribution, of whom the first stays below 1,000 a second.
+const ZIPF_USERS: usize = 100_000;
 /// The part that has only fleets.
 const FLEET: &str = "fleet";
 /// Calls of h2load for each second of a run: some seconds of the slower one.
@@ -79,6 +90,7 @@ pub fn print(stage: &Stage, part: &str) {
         print_single(stage);
     }
     print_fleets(stage);
+    print_shares(stage);
 }
 
 fn print_single(stage: &Stage) {
@@ -105,14 +117,21 @@ fn print_single(stage: &Stage) {
     println!("\nOthers were on the cores in {disturbed} of {} runs.", runs.iter().map(Vec::len).sum::<usize>());
 }
 
+/// Prints the head of a table in which each side but the first is followed by its ratio to the first.
 fn head<'n>(names: impl Iterator<Item = &'n str>) {
     let names: Vec<&str> = names.collect();
-    println!("| figure | {} | ratio |\n|---|{}---|", names.join(" | "), "---|".repeat(names.len()));
+    let columns = 2 * names.len();
+    println!(
+        "| figure | {} | ratio |\n|{}",
+        names.join(" | ratio | ").replacen(" | ratio", "", 1),
+        "---|".repeat(columns)
+    );
 }
 
 fn line(name: &str, unit: &str, values: &[f64]) {
-    let shown: Vec<String> = values.iter().map(|value| format!("{value:.*} {unit}", digits(*value))).collect();
-    println!("| {name} | {} | {:.2} |", shown.join(" | "), values[1] / values[0]);
+    let shown = |value: f64| format!("{value:.*} {unit}", digits(value));
+    let others = values[1..].iter().map(|value| format!("{} | {:.2} |", shown(*value), value / values[0]));
+    println!("| {name} | {} | {}", shown(values[0]), others.collect::<Vec<_>>().join(" "));
 }
 
 /// A line of the table.
@@ -244,15 +263,16 @@ struct Fleet {
 }
 
 impl Fleet {
-    fn start(stage: &Stage, name: &str, program: &Path) -> Fleet {
+    fn start(stage: &Stage, name: &str, program: &Path, rules: &str) -> Fleet {
         let redis = stage.redis(Place::BesideLoad);
         let command = || {
             let mut command = stage.on_any_core(program);
             // One thread for each instance, as if it had one core.
             command.envs([("WORKER_THREADS", "1"), ("GOMAXPROCS", "1")]);
+            command.envs([("EXPECTED_REPLICAS", &*REPLICAS.to_string()), ("SHARE_TIMEOUT", TIMEOUT)]);
             command
         };
-        let replicas = (0..REPLICAS).map(|_| start(name, &command, &redis)).collect();
+        let replicas = (0..REPLICAS).map(|_| start(name, &command, rules, &redis)).collect();
         Fleet { redis, replicas }
     }
 
@@ -271,18 +291,43 @@ impl Fleet {
 
 fn print_fleets(stage: &Stage) {
     let calls = calls(USERS, 1, Users::Passing);
-    let fleets = sides().map(|(name, program)| Fleet::start(stage, name, &program));
+    let fleets = sides().map(|(name, program)| (name, Fleet::start(stage, name, &program, RULES)));
     println!("\n{REPLICAS} replicas, which share a Redis:\n");
-    head(sides().iter().map(|(name, _)| *name));
-    for per_second in FLEET_RATES {
-        let mut runs = fleets.each_ref().map(|_| Vec::new());
+    print_rates(stage, &fleets, &FLEET_RATES, &calls);
+}
+
+/// Prints what shares and leases save: each user may send 1,000 requests a second.
+fn print_shares(stage: &Stage) {
+    const LIMIT: &str = "unit: second, requests_per_unit: 1000";
+    let rules = |options| format!("domain: bench\ndescriptors: [{{key: user, rate_limit: {{{LIMIT}{options}}}}}]");
+    let [(reference, program), (_, ours)] = sides();
+    let mut fleets = vec![(reference, Fleet::start(stage, reference, &program, &rules("")))];
+    fleets.extend(OPTIONS.map(|(name, options)| (name, Fleet::start(stage, name, &ours, &rules(options)))));
+    let with_shares = fleets.iter().filter(|(name, _)| name.starts_with("with shares"));
+    let ports = with_shares.flat_map(|(_, fleet)| fleet.replicas.iter().map(|replica| replica.ports.http));
+    wait_for_shares(stage, ports, Duration::from_secs(1));
+    let [.., most] = SHARE_RATES;
+    let count = (f64::from(most) * stage.run.as_secs_f64()) as usize + 1;
+    let even = calls(USERS, 1, Users::Passing);
+    let by_zipf = drawn("user", &by_zipf(ZIPF_USERS, 1.0), count);
+    for (users, calls) in [("10,000 users alike", even), ("100,000 users by Zipf's distribution", by_zipf)] {
+        println!("\nThe same for {users}, each with a limit of 1,000 a second:\n");
+        print_rates(stage, &fleets, &SHARE_RATES, &calls);
+    }
+}
+
+/// Prints a table of these fleets by the rates that are offered to each of them, in turn.
+fn print_rates(stage: &Stage, fleets: &[(&str, Fleet)], rates: &[u32], calls: &[Call]) {
+    head(fleets.iter().map(|(name, _)| *name));
+    for per_second in rates {
+        let mut runs: Vec<_> = fleets.iter().map(|_| Vec::new()).collect();
         for _ in 0..stage.runs {
-            for (fleet, runs) in fleets.iter().zip(&mut runs) {
-                runs.push(fleet.run(stage, &calls, per_second));
+            for ((_, fleet), runs) in fleets.iter().zip(&mut runs) {
+                runs.push(fleet.run(stage, calls, *per_second));
             }
         }
         let figure = |name: &str, unit: &str, of: &dyn Fn(&(Cost, Latencies)) -> f64| {
-            let values = runs.each_ref().map(|runs| median(runs.iter().map(of).collect()));
+            let values: Vec<f64> = runs.iter().map(|runs| median(runs.iter().map(of).collect())).collect();
             line(&format!("{name} at {per_second}/s"), unit, &values);
         };
         figure("decisions per second", "/s", &|(cost, _)| cost.rate());
@@ -294,18 +339,18 @@ fn print_fleets(stage: &Stage) {
 }
 
 /// A server of either side, which counts in this Redis.
-fn start(name: &str, command: &dyn Fn() -> Command, redis: &Redis) -> DropIn {
+fn start(name: &str, command: &dyn Fn() -> Command, rules: &str, redis: &Redis) -> DropIn {
     // The cheapest configuration of envoyproxy/ratelimit: it reports nothing.
     let settings = [("USE_STATSD", "false"), ("DISABLE_STATS", "true"), ("LOG_LEVEL", "WARN")];
     let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    let rules = [("rules.yaml".to_owned(), RULES.trim_start().to_owned())];
+    let rules = [("rules.yaml".to_owned(), rules.trim_start().to_owned())];
     let given = Given { command, settings: &settings, rules: &rules, redis };
     DropIn::start(&given).unwrap_or_else(|ended| panic!("{name} has ended: {}", ended.0))
 }
 
 fn peer(stage: &Stage, name: &'static str, program: &Path) -> Peer {
     let redis = stage.redis(Place::BesideLoad);
-    let server = start(name, &|| stage.on_server_core(program), &redis);
+    let server = start(name, &|| stage.on_server_core(program), RULES, &redis);
     // Only the descriptor of the user, which is absent without the header.
     let domain = ("domain: shop", "domain: bench");
     let no_path = ("text: request.url_path", "text: request.headers['x-nobody']");

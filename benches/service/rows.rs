@@ -24,6 +24,7 @@ use crate::load::{Call, Closed, Deadline, IN_FLIGHT, RULES, Users, calls, open_l
 use crate::overload;
 use crate::redis_loop::{Pipeline, RedisLoop};
 use crate::rules;
+use crate::shares;
 use crate::stage::{Place, Stage};
 use crate::support::certificates::Authority;
 use crate::support::redis::Redis;
@@ -203,6 +204,10 @@ pub const MEASUREMENTS: &[Measurement] = &[
         }],
         measure: fleet::warm_key,
     },
+    Measurement { rows: fleet::HOT_SHARES, measure: fleet::hot_key_with_shares },
+    Measurement { rows: shares::CALLS, measure: shares::calls_to_redis },
+    Measurement { rows: shares::LATENCY, measure: shares::latency },
+    Measurement { rows: shares::OUTAGE, measure: shares::outage },
     Measurement {
         rows: &[
             Row { figure: "heap allocations per decision, memory store, in all", target: AtMost(4.0, "a request") },

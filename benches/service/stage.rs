@@ -22,6 +22,8 @@ pub struct Stage {
     pub rules: usize,
     /// The limit of a hot key per second.
     pub hot: u32,
+    /// Whether to wait until instances use their shares of limits.
+    pub shares: bool,
     cores: Option<Cores>,
 }
 
@@ -53,6 +55,7 @@ impl Stage {
             connections: 10_000,
             rules: 1_000_000,
             hot: 100_000,
+            shares: true,
             cores: Cores::take(),
         }
     }
@@ -66,6 +69,7 @@ impl Stage {
             connections: 10_000,
             rules: 1_000_000,
             hot: 100_000,
+            shares: true,
             cores: Cores::take(),
         }
     }
@@ -79,6 +83,7 @@ impl Stage {
             connections: 200,
             rules: 20_000,
             hot: 1_000,
+            shares: false,
             cores: Cores::take(),
         }
     }
