@@ -115,7 +115,7 @@ bench: ## measure what a request costs, beside the least that it could: docs/mea
 	cargo bench --locked --no-run --bench service --bench allocations
 	@cargo bench --locked --quiet --bench service
 
-bench-quick: ## the same with shorter runs, a quarter of an hour: to see where a change goes
+bench-quick: ## the same with shorter runs, twenty minutes: to see where a change goes
 	scripts/test-tools.sh
 	cargo bench --locked --no-run --bench service --bench allocations
 	@cargo bench --locked --quiet --bench service -- --quick
