@@ -1,6 +1,7 @@
 //! An instance's part in the table of seats: what it states and asks at each beat, what it concludes from the answers,
 //! and what decisions may do by that. Times are of a steady clock of the instance, which counts suspension.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -161,6 +162,24 @@ struct DomainView {
 impl DomainView {
     fn is_empty(&self) -> bool {
         self.own.is_none() && self.others.is_empty()
+    }
+
+    /// Removes terms that no longer matter. Of those with the same split that nobody uses, the last decides how much
+    /// the others cut, and for how long; those of one's own rules cut nothing.
+    fn forget(&mut self, now: Duration) {
+        let own = self.own.map(|own| own.digest);
+        // Those in use first, then the last.
+        self.others.sort_by_key(|(_, gone)| Reverse(gone.unwrap_or(Duration::MAX)));
+        let mut kept: Vec<(Split, bool)> = Vec::new();
+        self.others.retain(|(terms, gone)| {
+            let Some(gone) = gone else { return true };
+            let kind = (terms.largest, own == Some(terms.digest));
+            let matters = now < *gone + FORGOTTEN && !kept.contains(&kind);
+            if matters {
+                kept.push(kind);
+            }
+            matters
+        });
     }
 }
 
@@ -421,9 +440,7 @@ impl Member {
         for (domain, terms) in used {
             note_use(&mut self.view.domains.entry(domain).or_default().others, terms, None);
         }
-        for view in self.view.domains.values_mut() {
-            view.others.retain(|(_, gone)| gone.is_none_or(|gone| now < gone + FORGOTTEN));
-        }
+        self.view.domains.values_mut().for_each(|view| view.forget(now));
         self.view.domains.retain(|_, view| !view.is_empty());
     }
 
@@ -668,6 +685,36 @@ mod tests {
             }
             world.now += 1;
         }
+    }
+
+    #[test]
+    fn a_thousand_changes_of_rules_are_few_terms_and_cut_as_the_last() {
+        let (mut a, mut b) = two();
+        let mut world = World::settled(&mut [&mut a, &mut b]);
+        for digest in 100..1_100 {
+            let terms = BTreeMap::from([(DOMAIN, DomainTerms { digest, largest: Split::new(4_000, 2) })]);
+            for member in [&mut a, &mut b] {
+                member.set_domains(terms.clone());
+                world.beat(member);
+            }
+            world.now += 1;
+        }
+        for member in [&mut a, &mut b] {
+            world.beat(member);
+            let past = member.past(world.clock());
+            assert!(past.split(' ').count() <= 4, "{past}");
+        }
+        assert_eq!(world.may(&a), (0, 60));
+        // A new instance with no shares learns of the last.
+        let mut c = member("c", BTreeMap::new());
+        a.set_domains(BTreeMap::new());
+        b.set_domains(BTreeMap::new());
+        [&mut a, &mut b, &mut c].into_iter().for_each(|member| world.beat(member));
+        [&mut a, &mut b, &mut c].into_iter().for_each(|member| world.beat(member));
+        world.now += PERIOD;
+        assert_eq!(world.may(&c), (0, 60));
+        world.now += PERIOD / 10 + 1;
+        assert_eq!(world.may(&c), (0, 100));
     }
 
     #[test]

@@ -1,10 +1,8 @@
-//! Shares of one's own: a part of each limit that instances admit by themselves, without asking the store.
+//! Own shares: a part of each limit that instances admit by themselves, without asking the store.
 //!
 //! **Promise.** A limit of N with shares never admits more than N, as without. Of N, each of k *seats* has a share
 //! ([`Split::share`]), and the store has the rest ([`Split::rest`]): N less all shares. An instance that has a seat
 //! counts its share in its memory with the limit's algorithm, and asks the store for what it does not admit.
-//!
-//! These are the rules of the game, and their tests. No store and no rule uses them yet.
 //!
 //! **Proof.** Let all instances ask the store with the rest, and let each seat be used by one instance at a time. The
 //! store then admits the rest in any window of one period, and each seat its share, whatever the clocks of the
@@ -18,13 +16,14 @@
 //!    it is empty, or another server has it. It then has a new *incarnation*, and nobody takes a seat in it before it
 //!    has been known for that long ([`Table`]); by then all those who are not in it have stopped.
 //! 2. *All ask with the rest.* An instance is in the table before its first decision. It states the *terms* of each
-//!    domain with shares: a digest of the domain's rules, the largest part, and the number of seats. It uses its shares
-//!    of a domain only when all instances of the table have stated the same terms ([`View::share`]). An instance with
-//!    other terms asks the store with so little that the shares of others have room, whatever their rules say
-//!    ([`Split::cut`]): also one with other rules, and one whose rules have no shares. Its own former terms count as
-//!    those of others until the table has its new ones, since others may still agree with the former. An instance that
-//!    was away for longer than its timeout agrees anew. While an incarnation has not been known for long, the table may
-//!    lack instances or have old terms of them: nothing is agreed in it, and no terms of others count as gone.
+//!    domain with shares: a digest of the domain's rules, the largest part, and the number of seats. It begins to use
+//!    its shares of a domain when all instances of the table have stated the same terms ([`View::share`]), and ends
+//!    when its own terms change; others go on. An instance with other terms has no shares, and asks the store with so
+//!    little that the shares of others have room, whatever their rules say ([`Split::cut`]): also one with other rules,
+//!    and one whose rules have no shares. Its own former terms count as those of others until the table has its new
+//!    ones, since others may still agree with the former. An instance that was away for longer than its timeout agrees
+//!    anew. While an incarnation has not been known for long, the table may lack instances or have old terms of them:
+//!    nothing is agreed in it, and no terms of others count as gone.
 //! 3. *What was admitted before.* A share is used, and more than the rest asked for, only a time after that: the period
 //!    of a window, or the time in which a bucket fills ([`Split::forgets_after`]), and a tenth more. Nothing from
 //!    before is then in a window with it. An instance that is new, or was away, has not seen what was in use before: so

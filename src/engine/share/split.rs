@@ -135,8 +135,8 @@ impl Split {
         let of = share.unwrap_or(limit);
         match burst(of) {
             Some(burst) => {
-                let ms = (u64::from(burst) * of.period_ms()).div_ceil(u64::from(of.number().max(1)));
-                Duration::from_millis(ms)
+                let ms = (u128::from(burst) * u128::from(of.period_ms())).div_ceil(of.number().max(1).into());
+                Duration::from_millis(u64::try_from(ms).unwrap_or(u64::MAX))
             }
             None => limit.period(),
         }
