@@ -50,10 +50,23 @@ pub struct Desk {
     on_admitted: OnAdmitted,
     /// Whether the table of seats did not answer the last beat.
     is_away: AtomicBool,
+    /// Whether it has answered one. Until then, others may use shares that this process knows nothing of.
+    is_known: AtomicBool,
     /// Tells that a decision waits for a beat.
     wanted: Notify,
     /// Tells that a beat has ended.
     ended: Notify,
+}
+
+/// How a beat has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beaten {
+    /// The table has answered it.
+    Answered,
+    /// The store forbids the table to the user of this service, so no instance of the fleet has a seat.
+    Forbidden,
+    /// There is no answer.
+    Lost,
 }
 
 /// The clock of shares.
@@ -104,6 +117,7 @@ impl Desk {
             told: Cache::new(TOLD),
             on_admitted,
             is_away: AtomicBool::new(false),
+            is_known: AtomicBool::new(false),
             wanted: Notify::new(),
             ended: Notify::new(),
         }
@@ -112,7 +126,7 @@ impl Desk {
     /// Returns the desk of a command that asks about counters: it never gets a seat, and waits for no beat.
     pub fn of_command() -> Desk {
         let desk = Desk::new(Box::new(|| {}));
-        desk.is_away.store(true, Ordering::Relaxed);
+        desk.end_beat(Beaten::Forbidden);
         desk
     }
 
@@ -131,10 +145,18 @@ impl Desk {
         self.view.store(Arc::new(view));
     }
 
-    /// Tells the decisions that wait that a beat has ended, with an answer or without.
-    pub fn end_beat(&self, is_answered: bool) {
-        self.is_away.store(!is_answered, Ordering::Release);
+    /// Tells the decisions that wait how a beat has ended.
+    pub fn end_beat(&self, how: Beaten) {
+        if how != Beaten::Lost {
+            self.is_known.store(true, Ordering::Release);
+        }
+        self.is_away.store(how != Beaten::Answered, Ordering::Release);
         self.ended.notify_waiters();
+    }
+
+    /// Returns whether decisions wait for no beat.
+    fn goes_by_what_is_known(&self) -> bool {
+        self.is_away.load(Ordering::Acquire) && self.is_known.load(Ordering::Acquire)
     }
 
     /// Returns when a decision waits for a beat.
@@ -145,19 +167,6 @@ impl Desk {
     /// Removes expired counters of shares, forever.
     pub async fn sweep(&self) {
         self.own.sweep().await;
-    }
-
-    /// Waits for a beat that makes the table known well enough. Does not wait if the table did not answer the last one.
-    async fn wait(&self, deadline: Instant) -> Result<(), StoreError> {
-        loop {
-            // Made before the question, so that no beat is missed.
-            let ended = self.ended.notified();
-            if self.is_current() || self.is_away.load(Ordering::Acquire) {
-                return Ok(());
-            }
-            self.wanted.notify_one();
-            timeout_at(deadline, ended).await.map_err(|_| StoreError::Timeout)?;
-        }
     }
 
     /// Asks this process's counter, in which the limit is the share.
@@ -286,10 +295,6 @@ impl<S> Shares<S> {
         }
     }
 
-    fn give_all_back<C: Borrow<Check>>(&self, parts: &mut Parts, checks: &[C]) {
-        parts.iter_mut().zip(checks).for_each(|(part, check)| self.give_back(part, check.borrow()));
-    }
-
     /// Returns the verdict of a check by those of the share and of the store; `None` if neither was asked.
     fn verdict(
         &self,
@@ -298,17 +303,26 @@ impl<S> Shares<S> {
         told: Option<CheckVerdict>,
     ) -> Option<CheckVerdict> {
         let Some((share, own)) = part.own.filter(|_| part.ask.is_none() || told.is_some()) else { return told };
+        let Some(told) = told else { return self.known((view, now), check, part.own) };
         let share = Some(ShareLeft { capacity: share.capacity(), remaining: own.own.remaining });
-        let Some(told) = told else {
-            let rest = view.rest(&check.shared, &check.limit, now);
-            let known = self.desk.known_rest(&check.key, &rest, now);
-            let remaining = own.own.remaining.saturating_add(known.remaining);
-            let reset_after_ms = own.own.reset_after_ms.max(known.reset_after_ms(now));
-            let own = Verdict { remaining, reset_after_ms, ..own.own };
-            return Some(CheckVerdict { share, ..CheckVerdict::new(own, 0) });
-        };
         self.desk.note(&check.key, told.own, now);
         Some(CheckVerdict { own: together(check.ask, &own.own, &told.own), share, ..told })
+    }
+
+    /// Returns the verdict of a share, with what is known of the store.
+    fn known(
+        &self,
+        (view, now): (&View, Duration),
+        check: &Check,
+        own: Option<(Limit, CheckVerdict)>,
+    ) -> Option<CheckVerdict> {
+        let (share, own) = own?;
+        let rest = view.rest(&check.shared, &check.limit, now);
+        let known = self.desk.known_rest(&check.key, &rest, now);
+        let remaining = own.own.remaining.saturating_add(known.remaining);
+        let reset_after_ms = own.own.reset_after_ms.max(known.reset_after_ms(now));
+        let share = Some(ShareLeft { capacity: share.capacity(), remaining: own.own.remaining });
+        Some(CheckVerdict { share, ..CheckVerdict::new(Verdict { remaining, reset_after_ms, ..own.own }, 0) })
     }
 
     /// Returns a check as the store decides it: by the number less all shares.
@@ -320,6 +334,11 @@ impl<S> Shares<S> {
         };
         Check { limit, lease, ask, ..check.clone() }
     }
+}
+
+/// Returns whether each share has room for one more hit.
+fn has_room(parts: &Parts) -> bool {
+    parts.iter().all(|part| part.own.is_some_and(|(_, verdict)| verdict.own.remaining > 0))
 }
 
 /// Returns the verdict of a limit by those of a share and of the store. Hits are not split: a request passes by one of
@@ -338,12 +357,36 @@ fn together(ask: Ask, own: &Verdict, told: &Verdict) -> Verdict {
     }
 }
 
+/// What shares have charged for a request. Taken back at its end, unless it stands.
+struct Charged<'s, S, C: Borrow<Check>> {
+    shares: &'s Shares<S>,
+    checks: &'s [C],
+    parts: Box<Parts>,
+    stands: bool,
+}
+
+impl<S, C: Borrow<Check>> Charged<'_, S, C> {
+    fn take_back(&mut self) {
+        let parts = self.parts.iter_mut().zip(self.checks);
+        parts.for_each(|(part, check)| self.shares.give_back(part, check.borrow()));
+        self.stands = true;
+    }
+}
+
+impl<S, C: Borrow<Check>> Drop for Charged<'_, S, C> {
+    fn drop(&mut self) {
+        if !self.stands {
+            self.take_back();
+        }
+    }
+}
+
 impl<S: Store> Shares<S> {
     /// Asks the store for what shares do not admit.
     async fn ask_store<C: Borrow<Check> + Sync>(
         &self,
         (view, now): (Arc<View>, Duration),
-        (checks, mut parts): (&[C], Box<Parts>),
+        (checks, parts): (&[C], Box<Parts>),
         deadline: Instant,
     ) -> Result<Verdicts, StoreError> {
         let asked = parts.iter().zip(checks).filter_map(|(part, check)| Some((part.ask?, check.borrow())));
@@ -352,29 +395,31 @@ impl<S: Store> Shares<S> {
             let mut told = told.iter().copied();
             parts.iter().map(|part| part.ask.and_then(|_| told.next().flatten())).collect::<Verdicts>()
         };
+        // Taken back also if the caller goes away meanwhile.
+        let mut charged = Charged { shares: self, checks, parts, stands: false };
         match self.store.check(&questions, deadline).await {
             Ok(told) => {
                 let mut votes = Votes::default();
                 for (check, told) in questions.iter().zip(&told) {
                     votes.add(check.role, check, told.is_some_and(|told| !told.allowed()));
                 }
-                if votes.deny() {
-                    self.give_all_back(&mut parts, checks);
+                match votes.deny() {
+                    true => charged.take_back(),
+                    false => charged.stands = true,
                 }
-                let told = spread(&told, &parts).into_iter();
-                let parts = checks.iter().map(Borrow::borrow).zip(parts.iter());
+                let told = spread(&told, &charged.parts).into_iter();
+                let parts = checks.iter().map(Borrow::borrow).zip(charged.parts.iter());
                 Ok(parts.zip(told).map(|(part, told)| self.verdict((&view, now), part, told)).collect())
             }
-            Err(error) => {
-                self.give_all_back(&mut parts, checks);
-                Err(match error {
-                    StoreError::Partly(partly) => {
-                        let decided = spread(&partly.decided, &parts);
-                        StoreError::Partly(Box::new(Partly { decided, ..*partly }))
-                    }
-                    error => error,
-                })
+            Err(_) if questions.iter().all(|check| check.ask == Ask::Peek) && has_room(&charged.parts) => {
+                let parts = checks.iter().map(Borrow::borrow).zip(charged.parts.iter());
+                Ok(parts.map(|(check, part)| self.known((&view, now), check, part.own)).collect())
             }
+            Err(StoreError::Partly(partly)) => {
+                let decided = spread(&partly.decided, &charged.parts);
+                Err(StoreError::Partly(Box::new(Partly { decided, ..*partly })))
+            }
+            Err(error) => Err(error),
         }
     }
 
@@ -390,12 +435,39 @@ impl<S: Store> Shares<S> {
     }
 }
 
+impl<S: Store> Shares<S> {
+    /// Waits for a beat that makes the table known well enough. Does not wait if the table did not answer the last one:
+    /// the decision then goes by what was known before. Without an answer to any beat it fails, since this instance may
+    /// not ask the store for hits that others admit by shares; a store that is down says so.
+    async fn wait<C: Borrow<Check> + Sync>(&self, checks: &[C], deadline: Instant) -> Result<(), StoreError> {
+        let desk = &self.desk;
+        loop {
+            // Made before the question, so that no beat is missed.
+            let ended = desk.ended.notified();
+            if desk.is_current() || desk.goes_by_what_is_known() {
+                return Ok(());
+            }
+            desk.wanted.notify_one();
+            let is_away = desk.is_away.load(Ordering::Acquire);
+            if is_away {
+                let peek = |check: &C| Check { ask: Ask::Peek, ..check.borrow().clone() };
+                let peeks: Vec<Check> = checks.iter().map(peek).collect();
+                self.store.check(&peeks, deadline).await.map_err(|error| error.without_verdicts().clone())?;
+            }
+            timeout_at(deadline, ended).await.map_err(|_| match is_away {
+                true => StoreError::Down("the table of seats has not answered yet".into()),
+                false => StoreError::Timeout,
+            })?;
+        }
+    }
+}
+
 impl<S: Store> Store for Shares<S> {
     async fn check<C: Borrow<Check> + Sync>(&self, checks: &[C], deadline: Instant) -> Result<Verdicts, StoreError> {
         let (mut view, mut now) = (self.desk.view.load(), self.desk.now());
-        if !view.is_current(now) && !self.desk.is_away.load(Ordering::Acquire) {
+        if !view.is_current(now) && !self.desk.goes_by_what_is_known() {
             drop(view);
-            Box::pin(self.desk.wait(deadline)).await?;
+            Box::pin(self.wait(checks, deadline)).await?;
             (view, now) = (self.desk.view.load(), self.desk.now());
         }
         let has_shares = !view.is_empty() || checks.iter().any(|check| check.borrow().shared.split.is_some());

@@ -1,4 +1,4 @@
-//! Shares of one's own: what an instance admits by itself, what it asks the store for, and that both together are never
+//! Own shares: what an instance admits by itself, what it asks the store for, and that both together are never
 //! more than the limit.
 
 use crate::support;
@@ -26,7 +26,7 @@ use tollgate::store::Store;
 use tollgate::store::denied::{Denials, DeniedCache};
 use tollgate::store::lease::Leases;
 use tollgate::store::memory::MemoryStore;
-use tollgate::store::share::{Desk, Shares};
+use tollgate::store::share::{Beaten, Desk, Shares};
 use tollgate::wire::rate_limit_response::Code;
 
 const DOMAIN: u64 = 3;
@@ -109,7 +109,7 @@ impl Fleet {
                 let answer = table.beat("s", &query.beat(member.id(), "i"));
                 member.answered(&query, &answer, desk.now());
                 desk.put(member.view().clone());
-                desk.end_beat(true);
+                desk.end_beat(Beaten::Answered);
             }
             tokio::time::advance(Duration::from_secs(100)).await;
         }
@@ -285,7 +285,7 @@ async fn without_a_seat_the_store_decides_by_the_rest() {
     let take = check("ann", window(40), Ask::Take(1), 2);
     // Beyond the timeout without a beat, with a table that does not answer.
     tokio::time::advance(TIMEOUT).await;
-    let without = |shares: &Shares<Way>| shares.desk().end_beat(false);
+    let without = |shares: &Shares<Way>| shares.desk().end_beat(Beaten::Lost);
     fleet.instances.iter().for_each(without);
     for _ in 0..20 {
         let verdict = fleet.one(0, &take).await;
@@ -305,12 +305,51 @@ async fn a_decision_waits_for_a_beat_if_the_table_is_not_known() {
     };
     fleet.instances[0].desk().wanted().await;
     assert!(!asking.is_finished() && fleet.asked() == 0);
-    fleet.instances[0].desk().end_beat(false);
+    fleet.instances[0].desk().end_beat(Beaten::Lost);
     assert!(asking.await.unwrap().is_ok(), "the table does not answer, but the store does");
     assert_eq!(fleet.asked(), 1);
-    fleet.instances[0].desk().end_beat(true);
+    fleet.instances[0].desk().end_beat(Beaten::Answered);
     let late = fleet.ask(0, &[check("ann", window(40), Ask::Take(1), 1)]).await;
     assert!(matches!(late, Err(StoreError::Timeout)), "{late:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_the_table_has_never_answered_does_not_ask_for_what_may_be_in_shares() {
+    let ask = async |desk: Desk| {
+        let counters = Arc::new(MemoryStore::new(Paused(Instant::now()), 1 << 24));
+        let store = Central { counters, asked: Arc::default(), is_down: Arc::default() };
+        let shares = Shares::around(vec![store], &Arc::new(desk)).remove(0);
+        // Its rules have no shares, and those of others may.
+        let plain = Check { shared: Shared::default(), ..check("ann", window(40), Ask::Take(1), 1) };
+        shares.check(&[plain], Instant::now() + Duration::from_millis(100)).await
+    };
+    let desk = || Desk::new(Box::new(|| {}));
+    let lost = desk();
+    lost.end_beat(Beaten::Lost);
+    assert!(matches!(ask(lost).await, Err(StoreError::Down(_))));
+    assert!(matches!(ask(desk()).await, Err(StoreError::Timeout)), "it waits for the first beat");
+    let forbidden = desk();
+    forbidden.end_beat(Beaten::Forbidden);
+    assert!(ask(forbidden).await.is_ok(), "nobody can have a seat");
+    assert!(ask(Desk::of_command()).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_whose_caller_goes_away_is_taken_back_from_shares() {
+    let fleet = Fleet::start(2).await;
+    let shared = || check("ann", window(40), Ask::Take(1), 2);
+    let plain = Check { shared: Shared::default(), ..check("org", window(40), Ask::Take(1), 2) };
+    let left = async || fleet.one(0, &check("ann", window(40), Ask::Peek, 2)).await.share.unwrap();
+    let before = left().await;
+    for _ in 0..3 {
+        let request = [shared(), plain.clone()];
+        tokio::select! {
+            biased;
+            _ = fleet.ask(0, &request) => panic!("the store takes its time"),
+            () = std::future::ready(()) => {}
+        }
+    }
+    assert_eq!(left().await, before);
 }
 
 /// What a fleet asks and admits.
@@ -348,7 +387,7 @@ async fn asked(instances: u32, (part, leased): (u16, u16), per_minute: f64) -> A
 #[tokio::test(start_paused = true)]
 async fn shares_and_leases_save_most_calls_and_admit_no_less_than_they_state() {
     for (instances, part, half_most, above_most) in [(4, 5, 0.10, 0.21), (16, 10, 0.16, 0.40)] {
-        for (shared, leased) in [(0, 0), (part, 0), (0, part), (part, part)] {
+        for (shared, leased) in [(0, 0), (part, 0), (0, part), (part, part), (part, 3 * part)] {
             let half = asked(instances, (shared, leased), 500.0).await;
             let above = asked(instances, (shared, leased), 1_500.0).await;
             let low = asked(instances, (shared, leased), f64::from(part) * 5.0).await;
@@ -361,6 +400,9 @@ async fn shares_and_leases_save_most_calls_and_admit_no_less_than_they_state() {
                 assert!(low.calls_per_decision < 0.10, "{low:?}");
                 // The window admits 892 without both; at most the shares of others and what is leased are unused.
                 assert!(above.admitted_per_minute > 892.0 - f64::from(2 * part) * 10.0, "{above:?}");
+            }
+            if leased > part {
+                assert!(half.calls_per_decision < half_most / 2.0, "{half:?}");
             }
         }
     }
@@ -600,7 +642,8 @@ async fn a_seat_goes_to_another_when_an_instance_stands_still_and_no_more_passes
     wait_until("two of three have a seat", || seats().iter().filter(|has| **has).count() == 2);
     let waiting = seats().iter().position(|has| !has).unwrap();
     let still = (waiting + 1) % 3;
-    assert_eq!(instances[waiting].must_log("there are more instances than EXPECTED_REPLICAS")["seats"], 2);
+    assert_eq!(instances[waiting].must_log("all seats have been taken for SHARE_TIMEOUT")["seats"], 2);
+    assert_eq!(instances[still].must_log("own shares are in use a period from now")["agreed"], 1);
 
     let stop = AtomicBool::new(false);
     let scene = async {

@@ -19,7 +19,7 @@ use crate::engine::share::{Answer, Beat, Member};
 use crate::limiter::Limiter;
 use crate::metrics::Metrics;
 use crate::store::Store;
-use crate::store::share::Desk;
+use crate::store::share::{Beaten, Desk};
 use redis::RedisSeats;
 
 /// How often an instance sends a beat, or five times within the timeout if that is more often.
@@ -36,8 +36,19 @@ pub trait SeatTable: Send + Sync {
     /// Sends a beat, and returns the table after it.
     ///
     /// # Errors
-    /// If there is no answer in time. The table may have taken the beat then.
-    fn beat(&self, beat: &Beat<'_>) -> impl Future<Output = Result<Answer, StoreError>> + Send;
+    /// If there is no answer in time, or the store forbids the table. It may have taken a beat without an answer.
+    fn beat(&self, beat: &Beat<'_>) -> impl Future<Output = Result<Answer, SeatError>> + Send;
+}
+
+/// Why the table of seats has not answered a beat.
+#[derive(Debug, thiserror::Error)]
+pub enum SeatError {
+    /// The user of this service lacks a right that the table needs. So no instance of the fleet has a seat.
+    #[error("{0}")]
+    Forbidden(String),
+    /// There is no answer.
+    #[error(transparent)]
+    Lost(#[from] StoreError),
 }
 
 /// The seat of this instance.
@@ -73,8 +84,10 @@ struct Asking {
 struct Told {
     seat: Option<u32>,
     agreed: usize,
+    /// Since when this instance has waited for a seat while others have all of them.
+    crowded: Option<Instant>,
     is_crowded: bool,
-    is_refused: bool,
+    is_forbidden: bool,
 }
 
 impl<S: Store, T: SeatTable> Seats<S, T> {
@@ -129,7 +142,11 @@ impl<S: Store, T: SeatTable> Seats<S, T> {
             self.desk.put(member.view().clone());
         }
         self.tell(member, answer.as_ref().err());
-        self.desk.end_beat(answer.is_ok());
+        self.desk.end_beat(match answer {
+            Ok(_) => Beaten::Answered,
+            Err(SeatError::Forbidden(_)) => Beaten::Forbidden,
+            Err(SeatError::Lost(_)) => Beaten::Lost,
+        });
     }
 
     /// Gives up the seat, after the last decision. Others then need not wait until this instance counts as silent.
@@ -155,32 +172,46 @@ impl<S: Store, T: SeatTable> Seats<S, T> {
     }
 
     /// Tells metrics and the log what has become of this instance's seat.
-    fn tell(&self, member: &Member, error: Option<&StoreError>) {
+    fn tell(&self, member: &Member, error: Option<&SeatError>) {
         let view = member.view();
         let seat = view.seat(self.desk.now());
         let (domains, agreed) = view.domains();
         self.metrics.set_shares(seat.is_some(), (agreed, domains - agreed));
         let mut told = self.told.lock();
-        if let Some(error) = error {
-            // An outage of the store is logged elsewhere.
-            let is_refused = matches!(error, StoreError::Refused(_)) && domains > 0;
-            if is_refused && !told.is_refused {
-                tracing::warn!(%error, "Redis refuses the table of seats: limits have no own shares");
-            }
-            told.is_refused |= is_refused;
-            return;
-        }
         if (seat, agreed) != (told.seat, told.agreed) {
-            tracing::info!(seat, domains, agreed, "shares of limits: instances agree on the rules of domains");
+            let what = match (seat, error) {
+                (None, Some(_)) => "own shares have ended: the table of seats has not answered for SHARE_TIMEOUT",
+                (None, None) => "own shares are not in use: this instance has no seat",
+                _ if agreed < domains => "own shares are not in use where instances have other rules",
+                _ => "own shares are in use a period from now",
+            };
+            // Counted from 1, as people do.
+            let place = seat.map_or_else(|| "none".to_owned(), |seat| format!("{} of {}", seat + 1, self.terms.seats));
+            tracing::info!(seat = place, domains, agreed, "{what}");
         }
+        (told.seat, told.agreed) = (seat, agreed);
+        match error {
+            // An outage of the store is logged elsewhere.
+            Some(SeatError::Lost(_)) => return,
+            Some(SeatError::Forbidden(error)) if domains > 0 && !told.is_forbidden => tracing::warn!(
+                %error,
+                "Redis forbids the table of seats, so limits have no own shares: its user needs INFO (ACL SETUSER NAME \
+                 +info)"
+            ),
+            Some(SeatError::Forbidden(_)) | None => {}
+        }
+        told.is_forbidden = error.is_some() && domains > 0;
+        // Also the seat of one that has died counts as taken, until it has been silent for long.
         let is_crowded = domains > 0 && seat.is_none() && member.others() >= self.terms.seats as usize;
-        if is_crowded && !told.is_crowded {
+        told.crowded = if is_crowded { told.crowded.or_else(|| Some(Instant::now())) } else { None };
+        let is_long = told.crowded.is_some_and(|since| since.elapsed() > self.terms.timeout * 6 / 5);
+        if is_long && !told.is_crowded {
             tracing::warn!(
                 seats = self.terms.seats,
-                "there are more instances than EXPECTED_REPLICAS: this one has no seat, and asks the store for each \
-                 hit of limits with own_share"
+                "all seats have been taken for SHARE_TIMEOUT: this instance has no own shares; if it lasts, raise \
+                 EXPECTED_REPLICAS at all instances"
             );
         }
-        *told = Told { seat, agreed, is_crowded, is_refused: false };
+        told.is_crowded = is_long;
     }
 }

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use deadpool_redis::redis::Value;
 
-use super::SeatTable;
+use super::{SeatError, SeatTable};
 use crate::engine::check::StoreError;
 use crate::engine::share::{Answer, Beat, Entry, Seat};
 use crate::shared::exchange::{Exchange, Repeat};
+use crate::store::redis::doctor::cause::Cause;
+use crate::store::redis::link::connection::Fault;
 use crate::store::redis::topology::Route;
 
 /// The script, a twin of [`Table`](crate::engine::share::Table).
@@ -33,13 +35,17 @@ impl RedisSeats {
 
 impl SeatTable for RedisSeats {
     /// Fails if Redis does not answer within the timeout of the configuration, or rejects the command.
-    async fn beat(&self, beat: &Beat<'_>) -> Result<Answer, StoreError> {
+    async fn beat(&self, beat: &Beat<'_>) -> Result<Answer, SeatError> {
         let mut call = self.exchange.call();
         for argument in arguments(beat) {
             call.arg(argument);
         }
         // The same beat changes nothing the second time.
-        answer(self.exchange.turn().await.send(&call, Repeat::Allowed).await?).ok_or(StoreError::Answer)
+        match self.exchange.turn().await.send(&call, Repeat::Allowed).await {
+            Ok(reply) => answer(reply).ok_or(SeatError::Lost(StoreError::Answer)),
+            Err(Fault::Refused(cause @ Cause::Lacks(_))) => Err(SeatError::Forbidden(cause.to_string())),
+            Err(fault) => Err(SeatError::Lost(fault.into())),
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use tollgate::engine::algorithm::{Ask, Effect, State};
 use tollgate::engine::check::group::{self, Votes};
 use tollgate::engine::check::{Check, CheckVerdict, Key, StoreError, Verdicts};
 use tollgate::engine::share::{self, Beat, Table};
-use tollgate::shared::seats::SeatTable;
+use tollgate::shared::seats::{SeatError, SeatTable};
 use tollgate::store::Store;
 
 use super::TIMEOUT;
@@ -310,7 +310,7 @@ impl Store for Faulty {
 }
 
 impl SeatTable for Faulty {
-    async fn beat(&self, beat: &Beat<'_>) -> Result<share::Answer, StoreError> {
+    async fn beat(&self, beat: &Beat<'_>) -> Result<share::Answer, SeatError> {
         let Beat { id, beat, seat, stated, incarnation, known, silent } = *beat;
         let (id, stated, incarnation) = (id.to_owned(), stated.to_owned(), incarnation.to_owned());
         let (known, silent) = ((known.0.to_owned(), known.1), silent.to_vec());
@@ -318,6 +318,6 @@ impl SeatTable for Faulty {
             let (id, stated, incarnation, known) = (&*id, &*stated, &*incarnation, (&*known.0, known.1));
             world.beat(&Beat { id, beat, seat, stated, incarnation, known, silent: &silent })
         };
-        self.ask(Instant::now() + TIMEOUT, ask).await
+        Ok(self.ask(Instant::now() + TIMEOUT, ask).await?)
     }
 }
