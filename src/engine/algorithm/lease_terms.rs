@@ -104,23 +104,31 @@ impl Lease {
             Some(NoLease::Delay) => return Err(LeaseError::Delay),
             Some(NoLease::CountDenied) => return Err(LeaseError::CountDenied),
         }
-        if unused > WHOLE / 2 {
-            return Err(LeaseError::Part);
-        }
+        Lease::check_terms(unused, ttl)?;
         let most = u64::from(limit.capacity()) * u64::from(unused) / u64::from(WHOLE);
         let most = u32::try_from(most).unwrap_or(u32::MAX);
         if most == 0 {
             return Err(LeaseError::None(limit.capacity()));
         }
-        let (shortest, longest) = TTL;
-        let ttl = ttl.unwrap_or_else(|| Duration::from_millis(limit.period_ms() / 2).clamp(shortest, longest));
-        if ttl < shortest || ttl > longest {
-            return Err(LeaseError::Ttl);
-        }
+        let ttl = ttl.unwrap_or_else(|| Duration::from_millis(limit.period_ms() / 2).clamp(TTL.0, TTL.1));
         if ttl > limit.period() {
             return Err(LeaseError::Period(limit.period()));
         }
         Ok(Lease { unused, most, ttl })
+    }
+
+    /// Checks what no limit allows.
+    ///
+    /// # Errors
+    /// Fails if the part or the TTL is out of range.
+    pub fn check_terms(unused: u16, ttl: Option<Duration>) -> Result<(), LeaseError> {
+        if unused > WHOLE / 2 {
+            return Err(LeaseError::Part);
+        }
+        match ttl {
+            Some(ttl) if ttl < TTL.0 || ttl > TTL.1 => Err(LeaseError::Ttl),
+            _ => Ok(()),
+        }
     }
 
     /// Returns the lease for a changed limit; `None` if the limit cannot have it.

@@ -12,6 +12,7 @@ use hashbrown::HashMap;
 
 use super::config::RawLimit;
 use super::keys::{DESCRIPTOR, RATE_LIMIT};
+use super::options::{NO_PART, lease, own_share};
 use super::section::{Key, Takes};
 use crate::algorithm::{Algorithm, LimitError};
 
@@ -110,6 +111,15 @@ pub fn between(one: &str, other: &str) -> Option<&'static Conflict> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Given(u64);
 
+/// Returns whether a limit writes that it has none of this option, whatever the defaults of its file are.
+fn is_none(raw: &RawLimit<'_>, key: &str) -> bool {
+    match key {
+        lease::KEY_NAME => raw.mapping(key).get().is_some_and(|lease| lease.text("unused").get() == Some(&NO_PART)),
+        own_share::KEY_NAME => raw.text(key).get() == Some(&NO_PART),
+        _ => false,
+    }
+}
+
 impl Given {
     /// Collects the options of a limit, alone or as one of several. `counted` is its algorithm, and whether a denied
     /// request is charged if the limit does not set that.
@@ -122,7 +132,7 @@ impl Given {
             let has_effect = match (key.takes, raw.flag(name).get()) {
                 // A flag with its default value has no effect; in an unlimited rule, no value of it has one.
                 (Takes::Flag, flag) => flag.is_some_and(|flag| is_unlimited || *flag == (key.example == "true")),
-                _ => raw.get(name).get().is_some(),
+                _ => raw.get(name).get().is_some() && !is_none(raw, name),
             };
             given.0 |= u64::from(has_effect) << place;
         }

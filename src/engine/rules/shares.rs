@@ -1,4 +1,4 @@
-//! What rules say about shares of one's own: which domains have them, and what instances must agree on.
+//! What rules say about own shares: which domains have them, and what instances must agree on.
 
 use std::collections::BTreeMap;
 

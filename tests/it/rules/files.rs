@@ -484,11 +484,20 @@ fn a_lease_and_a_share_of_the_defaults_are_of_the_limits_that_can_have_them_and_
         let options = &limit.config.options;
         assert!(options.lease.is_none() && options.own_share.is_some(), "{options:?}");
     }
-    let wrong =
-        load_text("domain: d\ndefaults: {lease: {unused: 60}, own_share: 5}\ndescriptors: [{key: k}]").unwrap_err();
-    let told: Vec<String> = wrong.problems.iter().map(ToString::to_string).collect();
-    assert!(told.iter().any(|told| told.contains("defaults.lease.unused: write a percentage")), "{told:?}");
-    assert!(told.iter().any(|told| told.contains("defaults.own_share: write a percentage")), "{told:?}");
+    for (defaults, expected) in [
+        ("lease: {unused: 5p}", "defaults.lease.unused: write a percentage"),
+        ("lease: {unused: 60%}", "defaults.lease.unused: unused must be at most 50%"),
+        ("lease: {unused: 5%, ttl: 40s}", "defaults.lease.ttl: ttl must be from 1ms to 30s"),
+        ("own_share: 5p", "defaults.own_share: write a percentage"),
+    ] {
+        let wrong = load_text(format!("domain: d\ndefaults: {{{defaults}}}\ndescriptors: [{{key: k}}]")).unwrap_err();
+        assert!(wrong.problems.iter().any(|problem| problem.to_string().contains(expected)), "{defaults}: {wrong}");
+    }
+    // Where none is possible, none may be written.
+    for limit in ["unlimited: true", "unit: day, requests_per_unit: 9, penalty: {after: 3, within: 1h, ban: 1h}"] {
+        let none = format!("{{key: k, rate_limit: {{{limit}, own_share: 0%, lease: {{unused: 0%}}}}}}");
+        load_text(format!("domain: d\n{defaults}\ndescriptors: [{none}]")).unwrap();
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::enforce::Share;
-use super::{RuleOptions, Validation};
+use super::{NO_PART, RuleOptions, Validation};
 use crate::algorithm::Limit;
 use crate::descriptor::length;
 use crate::algorithm::lease_terms::{Lease, LeaseError};
@@ -85,15 +85,21 @@ impl LeaseTerms {
         Lease::new(self.unused.hundredths(), self.ttl, limit)
     }
 
+    /// Reports what no limit allows; the terms of a limit are checked with it.
+    pub(in crate::rules) fn checked(self, complaints: &mut Complaints<'_>, path: FieldPath<'_>) -> Option<LeaseTerms> {
+        let error = Lease::check_terms(self.unused.hundredths(), self.ttl).err();
+        if let Some(error) = &error {
+            complaints.error(error.key().map_or(path, |key| path.key(key)), error.to_string());
+        }
+        error.is_none().then_some(self)
+    }
+
     /// Returns the lease of a limit with these options that sets none; `None` if it cannot have it.
     pub(in crate::rules) fn by_default(self, limit: &Limit, options: &RuleOptions) -> Value {
         let RuleOptions { penalty, durable, .. } = options;
         if penalty.is_some() || *durable { None } else { self.of(limit).ok() }
     }
 }
-
-/// The part by which a limit has no lease, whatever the defaults are.
-const NONE: &str = "0%";
 
 /// Reads a lease; `Some(None)` is none. Returns `None` if it has reported a mistake.
 pub(in crate::rules) fn read(
@@ -106,7 +112,7 @@ pub(in crate::rules) fn read(
     complaints.required(&unused, path.key("unused"), hint);
     let text = unused.get().copied();
     let share = text.and_then(Share::parse);
-    if text.is_some_and(|text| text != NONE) && share.is_none() {
+    if text.is_some_and(|text| text != NO_PART) && share.is_none() {
         let message = "write a percentage with its sign, from 0.01% to 50%, such as 5%; with 0% there is no lease";
         complaints.error(path.key("unused"), message);
     }
@@ -114,7 +120,7 @@ pub(in crate::rules) fn read(
     let ttl = complaints.length(&ttl, path.key("ttl"));
     match text? {
         _ if !is_without_ttl && ttl.is_none() => None,
-        NONE => Some(None),
+        NO_PART => Some(None),
         _ => share.map(|unused| Some(LeaseTerms { unused, ttl })),
     }
 }

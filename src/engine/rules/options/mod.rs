@@ -141,6 +141,9 @@ impl<'s, 'r> Validation<'s, 'r> {
     }
 }
 
+/// The part by which a limit has no lease or no share.
+pub(super) const NO_PART: &str = "0%";
+
 /// Formats an optional option as in rules.
 fn given<T: fmt::Display>(option: &Option<T>) -> String {
     option.as_ref().map_or_else(|| "none".to_owned(), T::to_string)

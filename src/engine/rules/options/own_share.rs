@@ -63,28 +63,27 @@ pub(in crate::rules) const KEY: Key = key(
     ),
 ]);
 
-/// The part by which a limit has no share, whatever the defaults are.
-const NONE: &str = "0%";
-
 /// The part of the limit that instances admit by themselves; `None` if they ask for all of it.
 pub type Value = Option<Share>;
 
 pub(super) const UNSAID: Value = None;
 
 pub(super) fn check(validation: &mut Validation<'_, '_>, path: FieldPath<'_>) -> Option<Value> {
-    let share = read(validation.raw.text(KEY.name).get()?, validation.complaints, path)?;
+    let Some(share) = read(validation.raw.text(KEY.name).get()?, validation.complaints, path)? else {
+        return Some(None);
+    };
     let limit = validation.limit_for(&KEY)?;
     // A setting may give it one.
     if limit.options().time_zone.is_some() {
         validation.complaints.error(path, WITH_TIME_ZONE);
         return None;
     }
-    Some(share)
+    Some(Some(share))
 }
 
 /// Reads a part. Returns `None` if it has reported a mistake.
 pub(in crate::rules) fn read(text: &str, complaints: &mut Complaints<'_>, path: FieldPath<'_>) -> Option<Value> {
-    if text == NONE {
+    if text == super::NO_PART {
         return Some(None);
     }
     let share = Share::parse(text);

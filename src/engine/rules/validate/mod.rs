@@ -320,11 +320,12 @@ fn defaults(raw: &RawDefaults<'_>, complaints: &mut Complaints<'_>) -> GivenDefa
     let body = raw.denied_body.get();
     let denied_body = body.and_then(|raw| denied_body::read(raw, complaints, path.key(denied_body::KEY.name)));
     let (lease, share) = (raw.lease.get(), raw.own_share.get());
-    let lease = lease.and_then(|raw| options::lease::read(raw, complaints, path.key(options::lease::KEY.name)));
+    let of_lease = path.key(options::lease::KEY.name);
+    let lease = lease.and_then(|raw| options::lease::read(raw, complaints, of_lease).flatten());
+    let lease = lease.and_then(|terms| terms.checked(complaints, of_lease));
     let of_share = path.key(options::own_share::KEY.name);
     let own_share = share.and_then(|text| options::own_share::read(text, complaints, of_share));
-    let (lease, own_share) = (lease.flatten(), own_share.flatten());
-    GivenDefaults { algorithm, failure_mode, denied_body, lease, own_share }
+    GivenDefaults { algorithm, failure_mode, denied_body, lease, own_share: own_share.flatten() }
 }
 
 /// Reads an algorithm. `of` is the mapping that contains the value.

@@ -1,4 +1,4 @@
-//! Advice about shares of one's own that save nothing, or begin late. Each number in it is computed from the limit.
+//! Advice about own shares that save nothing, or begin late. Each number in it is computed from the limit.
 
 use std::time::Duration;
 
@@ -10,6 +10,9 @@ use crate::share::Split;
 
 /// Number of instances that a fleet may have: a share that is none with fewer is advised against.
 const INSTANCES: u32 = 8;
+
+/// The part, in hundredths of a percent, from which what is left without shares is told.
+const LARGE: u16 = 5_000;
 
 /// The longest period whose shares begin soon enough to go without advice.
 const SOON: Duration = Duration::from_secs(60 * 60);
@@ -45,7 +48,17 @@ pub(super) fn advice(part: Share, limit: &Limit, cost: u32) -> Option<(Severity,
              then, it asks the store"
         )
     };
-    (limit.period() > SOON).then(|| (Severity::Hint, message()))
+    if limit.period() > SOON {
+        return Some((Severity::Hint, message()));
+    }
+    (part.hundredths() >= LARGE).then(|| {
+        let rest = Split::new(part.hundredths(), 1).rest(limit).number();
+        let message = format!(
+            "until instances use their shares, a period after each start and after each change of the domain's rules, \
+             only {rest} of {number} {per} pass, and other limits of the domain have as large a part less"
+        );
+        (Severity::Hint, message)
+    })
 }
 
 /// Returns the most hits at once that one of so many instances may admit by itself.
@@ -65,6 +78,13 @@ mod tests {
     }
 
     const MINUTE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_large_share_is_told_what_is_left_while_it_is_not_in_use() {
+        assert_eq!(says("49%", 1_000, MINUTE, 1), "");
+        assert!(says("50%", 1_000, MINUTE, 1).contains("only 500 of 1000 per minute pass"));
+        assert!(says("100%", 1_000, MINUTE, 1).contains("only 0 of 1000 per minute pass"));
+    }
 
     #[test]
     fn a_share_of_less_than_a_request_is_warned_of() {
