@@ -530,6 +530,11 @@ impl Limited<'_> {
         self.check_verdict()?.share
     }
 
+    /// Returns the most hits that other instances may have admitted by their shares; `None` if the limit has no shares.
+    pub fn other_shares(&self) -> Option<u32> {
+        self.asked.check.other_shares(self.own_share().map_or(0, |share| share.capacity))
+    }
+
     /// Returns how much longer a ban lasts, if there is one.
     pub fn banned_ms(&self) -> Option<u64> {
         self.check_verdict()?.banned_ms()

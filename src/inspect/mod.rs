@@ -58,6 +58,10 @@ pub struct Counter {
     /// The share of this instance, if it has one now. What remains of it is part of `remaining`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<ExplainedShare>,
+    /// The most hits that other instances may have admitted by their shares, if its limit has shares. They are in none
+    /// of these numbers, and a reset does not reach them: they end a period later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other_shares: Option<u32>,
 }
 
 /// The state of one counter at a replica of Redis.
@@ -197,6 +201,7 @@ fn counter(asked: &Asked<'_>, verdict: CheckVerdict) -> Counter {
         banned_ms: verdict.banned_ms(),
         leased: verdict.lease.map(|granted| granted.out),
         share: verdict.share.map(ExplainedShare::from),
+        other_shares: asked.check.other_shares(verdict.share.map_or(0, |share| share.capacity)),
     }
 }
 
@@ -209,13 +214,17 @@ impl CounterOf {
 
 impl fmt::Display for Counter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Counter { key, rule, limit, capacity, remaining, reset_after_ms, banned_ms, leased, share } = self;
+        let Counter { key, rule, limit, capacity, remaining, .. } = self;
+        let Counter { reset_after_ms, banned_ms, leased, share, other_shares, .. } = self;
         write!(f, "{key}\n  {limit} ({rule}): {remaining} of {capacity} left")?;
         if let Some(leased) = leased.filter(|leased| *leased > 0) {
             write!(f, ", {leased} in leases")?;
         }
         if let Some(ExplainedShare { capacity, remaining }) = share {
             write!(f, ", {remaining} of them in this instance's share of {capacity}")?;
+        }
+        if let Some(most) = other_shares.filter(|most| *most > 0) {
+            write!(f, ", up to {most} more in the shares of other instances")?;
         }
         if let Some(banned_ms) = banned_ms {
             write!(f, ", banned for {}", descriptor::wait(*banned_ms))?;

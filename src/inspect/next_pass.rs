@@ -68,7 +68,10 @@ impl Full<'_, '_> {
     /// Returns a check of the wanted hits, and one of more hits than can pass.
     fn probe(&self) -> [Check; 2] {
         let check = &self.limited.asked.check;
-        [self.hits, MAX_HITS]
-            .map(|hits| Check { caller: check.caller, ..Check::new(check.key.clone(), check.limit, Ask::Take(hits)) })
+        [self.hits, MAX_HITS].map(|hits| Check {
+            caller: check.caller,
+            shared: check.shared,
+            ..Check::new(check.key.clone(), check.limit, Ask::Take(hits))
+        })
     }
 }

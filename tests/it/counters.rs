@@ -245,6 +245,24 @@ descriptors:
 }
 
 #[test]
+fn hits_that_other_instances_may_have_admitted_by_their_shares_are_told() {
+    let redis = Redis::start();
+    let rules = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
+    let limit = "rate_limit: {unit: minute, requests_per_unit: 1000, own_share: 5%}";
+    std::fs::write(rules.path(), format!("domain: shop\ndescriptors: [{{key: user, {limit}}}]\n")).unwrap();
+    for action in ["get", "reset"] {
+        let url = redis.url();
+        let rules = rules.path().to_str().unwrap();
+        let settings = [("REDIS_URL", &*url), ("RULES", rules)];
+        let words = ["counter", action, "--domain", "shop", "user=ann"];
+        let output = tollgate::command().args(words).envs(settings).output().unwrap();
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        let expected = "950 of 1000 left, up to 50 more in the shares of other instances\n";
+        assert!(said.contains(expected), "{action}: {said}");
+    }
+}
+
+#[test]
 fn the_admin_port_has_no_counters_unless_it_is_set_to() {
     let service = Tollgate::start(RULES, &[&format!("ADMIN_TOKEN={TOKEN}")]);
     assert_eq!(http(&service, "GET", "?domain=shop&user=ann", TOKEN).0, 404);

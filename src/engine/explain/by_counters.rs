@@ -16,6 +16,7 @@ impl State {
             remaining: verdict.remaining,
             leased: limited.leased(),
             share: limited.own_share().map(ExplainedShare::from),
+            other_shares: limited.other_shares(),
             reset_after_ms: verdict.reset_after_ms,
             banned_ms: limited.banned_ms(),
             banned_since,
@@ -67,7 +68,7 @@ pub(super) fn conclude(decision: &Decision<'_>) -> (Verdict, String) {
         }
         (true, false) if !never.is_empty() => (Verdict::Deny, let_nothing_pass(&never)),
         (true, false) if enforced.is_empty() => (Verdict::Deny, format!("all quotas are used up: {}", names(None))),
-        (true, false) => (Verdict::Deny, banned(&full).unwrap_or_else(|| format!("used up: {enforced}"))),
+        (true, false) => (Verdict::Deny, banned(&full).unwrap_or_else(|| used_up(&enforced, &full))),
         (true, true) => (Verdict::Pass, format!("allowed only because of SHADOW_MODE, used up: {}", names(None))),
         (false, _) if unavailable => {
             (Verdict::Pass, "the store is unavailable, and the failure modes allow the request".to_owned())
@@ -76,6 +77,14 @@ pub(super) fn conclude(decision: &Decision<'_>) -> (Verdict, String) {
         (false, _) => {
             (Verdict::Pass, format!("the limits that are used up do not deny it on their own: {}", names(None)))
         }
+    }
+}
+
+/// Tells that limits are used up. The share of another instance may have room.
+fn used_up(names: &str, full: &[&Limited<'_>]) -> String {
+    match full.iter().all(|limited| limited.other_shares().is_some_and(|most| most > 0)) {
+        true => format!("used up: {names}; an instance whose share has room would let it pass"),
+        false => format!("used up: {names}"),
     }
 }
 

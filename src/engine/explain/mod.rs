@@ -217,6 +217,10 @@ pub struct State {
     /// The share of this instance, if it has one now. What remains of it is part of `remaining`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<ExplainedShare>,
+    /// The most hits that other instances may have admitted by their shares, which are in none of these numbers; `None`
+    /// if the limit has no shares.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other_shares: Option<u32>,
     /// Time until the counter is equivalent to a new one.
     pub reset_after_ms: u64,
     /// How much longer a ban lasts.

@@ -136,6 +136,9 @@ impl fmt::Display for State {
         if let Some(ExplainedShare { capacity, remaining }) = self.share {
             write!(f, ", {remaining} of them in this instance's share of {capacity}")?;
         }
+        if let Some(most) = self.other_shares.filter(|most| *most > 0) {
+            write!(f, ", up to {most} more in the shares of other instances")?;
+        }
         if let Some(banned_ms) = banned_ms {
             write!(f, ", banned for {}", wait(*banned_ms))?;
             if let (Some(since), Some(until)) = (self.banned_since, self.banned_until) {
