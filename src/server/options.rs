@@ -15,7 +15,7 @@ use crate::limiter::LimiterOptions;
 use crate::observe::Observers;
 use crate::observe::candidates::CandidateOptions;
 use crate::observe::heavy_hitters::HeavyHitters;
-use crate::observe::what_if::{WhatIf, WhatIfOptions};
+use crate::observe::what_if::{self, WhatIf, WhatIfOptions};
 use crate::proposal::{Files, Reading};
 use crate::settings::{ConfigType, LogPlace, Settings, SettingsError};
 use crate::shared::seats::SeatTerms;
@@ -132,6 +132,7 @@ pub(super) fn what_if(settings: &Settings, instance: &str) -> Result<Option<Arc<
             replicas: replicas(settings)?,
             values: settings.decisions.reader_values()?,
             instance: instance.to_owned(),
+            longest: what_if::LONGEST,
         })
     };
     (requests > 0 && settings.listeners.admin_api)

@@ -24,7 +24,7 @@ use tollgate::engine::rules::Rules;
 use tollgate::engine::wildcard::Wildcard;
 use tollgate::evaluate::{Evaluator, LimitReport, RuleSet, Run, RunOptions};
 use tollgate::observe::redaction::Values;
-use tollgate::observe::what_if::{Adjusted, Others, Question, Trial, WhatIf, WhatIfError, WhatIfOptions};
+use tollgate::observe::what_if::{Adjusted, LONGEST, Others, Question, Trial, WhatIf, WhatIfError, WhatIfOptions};
 use tollgate::replay::{Event, MappingOptions, Reading, Requests};
 use tollgate::sources::files::load::{self, LoadOptions, NamedText, Sources};
 
@@ -94,6 +94,8 @@ fn options() -> WhatIfOptions {
         replicas: 1,
         values: Values::Plain,
         instance: "toll-1".into(),
+        // Builds without optimization are slow, and so are machines with other work.
+        longest: 30 * LONGEST,
     }
 }
 

@@ -64,7 +64,12 @@ pub struct WhatIfOptions {
     pub values: Values,
     /// ID of this instance, in the lines of the log.
     pub instance: String,
+    /// Time limit of a replay, usually [`LONGEST`].
+    pub longest: Duration,
 }
+
+/// Time limit of a replay.
+pub const LONGEST: Duration = Duration::from_secs(10);
 
 /// The latest requests of some keys.
 pub struct WhatIf {
@@ -112,7 +117,7 @@ pub enum WhatIfError {
     #[error("the counters of the requests that are kept have no room: set a lower WHAT_IF_REQUESTS")]
     NoRoom,
     /// The replay exceeded its time limit.
-    #[error("the replay takes longer than {} seconds: set a lower WHAT_IF_REQUESTS", trial::LONGEST.as_secs())]
+    #[error("the replay takes longer than {} seconds: set a lower WHAT_IF_REQUESTS", LONGEST.as_secs())]
     TooLong,
 }
 

@@ -16,9 +16,6 @@ use crate::engine::rules::{Allowance, Rule, RuleLimit, Rules};
 use crate::evaluate::{Arrival, LimitReport, Peaks, Point, RuleSet, Run, RunOptions, Search, Suggestion, UpTo};
 use crate::observe::sample::Sampling;
 
-/// Time limit of a replay.
-pub(super) const LONGEST: Duration = Duration::from_secs(10);
-
 /// The most memory of a replay's counters, in bytes. With the ring, its queue, and a copy of its list, this is below 32
 /// MiB.
 pub(super) const MOST_BYTES: usize = 12 << 20;
@@ -160,7 +157,8 @@ impl WhatIf {
     ) -> Result<T, WhatIfError> {
         let stream = self.stream(others).ok_or(WhatIfError::NoRules)?;
         let Stream { sampling, events, places: _, seconds, dropped, replicas, factor } = stream;
-        let mut scene = Scene { sampling, events, seconds, dropped, replicas, factor, end: Instant::now() + LONGEST };
+        let mut scene =
+            Scene { sampling, events, seconds, dropped, replicas, factor, end: Instant::now() + self.options.longest };
         loop {
             match replay(&scene) {
                 Ok(told) => return Ok(told),
