@@ -1,4 +1,4 @@
-//! Shares of one's own and leases: what a fleet decides without Redis, how fast, and while Redis is gone.
+//! Own shares and leases: what a fleet decides without Redis, how fast, and while Redis is gone.
 //!
 //! A limit counts 1,000 hits in six runs, which is a tenth of a minute in the table. Instances share it as they share
 //! one of 1,000 a minute. One thing differs: a known denial holds for at most a second of either. So above a limit of a

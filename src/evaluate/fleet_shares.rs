@@ -1,4 +1,4 @@
-//! What shares of one's own would save: the requests of a stream, spread over the instances of a fleet, each of which
+//! What own shares would save: the requests of a stream, spread over the instances of a fleet, each of which
 //! admits a part of every limit by itself. Instances and store decide as those of the service do.
 
 use std::borrow::Borrow;

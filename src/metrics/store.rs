@@ -105,8 +105,8 @@ impl StoreMetrics {
             share_domains: register.gauges(
                 (
                     "share_domains",
-                    "Domains with own_share, by whether all instances have agreed on their rules. Shares are in use \
-                     where they have, a period later.",
+                    "Domains with own_share, by whether all instances had the rules of this one when it began to use \
+                     its shares.",
                 ),
                 &["state"],
                 &SHARE_STATES,
