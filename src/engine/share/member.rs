@@ -164,19 +164,18 @@ impl DomainView {
         self.own.is_none() && self.others.is_empty()
     }
 
-    /// Removes terms that no longer matter. Of those with the same split that nobody uses, the last decides how much
-    /// the others cut, and for how long; those of one's own rules cut nothing.
+    /// Removes terms that no longer matter. Terms with the same split cut the same, so the last that nobody uses any
+    /// more decides for how long; and the last but one decides it for rules that have the terms of the last.
     fn forget(&mut self, now: Duration) {
-        let own = self.own.map(|own| own.digest);
         // Those in use first, then the last.
         self.others.sort_by_key(|(_, gone)| Reverse(gone.unwrap_or(Duration::MAX)));
-        let mut kept: Vec<(Split, bool)> = Vec::new();
+        let mut kept: Vec<Split> = Vec::new();
         self.others.retain(|(terms, gone)| {
             let Some(gone) = gone else { return true };
-            let kind = (terms.largest, own == Some(terms.digest));
-            let matters = now < *gone + FORGOTTEN && !kept.contains(&kind);
+            let newer = kept.iter().filter(|split| **split == terms.largest).count();
+            let matters = now < *gone + FORGOTTEN && newer < 2;
             if matters {
-                kept.push(kind);
+                kept.push(terms.largest);
             }
             matters
         });
@@ -715,6 +714,26 @@ mod tests {
         assert_eq!(world.may(&c), (0, 60));
         world.now += PERIOD / 10 + 1;
         assert_eq!(world.may(&c), (0, 100));
+    }
+
+    #[test]
+    fn rules_that_come_back_are_cut_by_those_before_them() {
+        let of =
+            |digest, each: u16| BTreeMap::from([(DOMAIN, DomainTerms { digest, largest: Split::new(each * 200, 2) })]);
+        let (mut a, mut b) = (member("a", of(1, 20)), member("b", of(1, 20)));
+        let mut world = World::settled(&mut [&mut a, &mut b]);
+        // The second rules have a share of this size elsewhere, and the third a smaller one.
+        for domains in [of(2, 20), of(3, 5)] {
+            for member in [&mut a, &mut b] {
+                member.set_domains(domains.clone());
+                world.beat(member);
+            }
+            world.beat(&mut a);
+        }
+        // Rules are in force before the next beat tells of them. In the second, this limit has no share.
+        let shared = Shared { domain: DOMAIN, digest: 2, ..Shared::default() };
+        let limit = Limit::new(Algorithm::SlidingLog, 100, Duration::from_secs(PERIOD), Options::default()).unwrap();
+        assert_eq!(a.view().rest(&shared, &limit, world.clock()).number(), 60, "the shares of the first still count");
     }
 
     #[test]
