@@ -336,9 +336,10 @@ impl<S> Shares<S> {
     }
 }
 
-/// Returns whether each share has room for one more hit.
+/// Returns whether each share of a check that asks the store has room for one more hit.
 fn has_room(parts: &Parts) -> bool {
-    parts.iter().all(|part| part.own.is_some_and(|(_, verdict)| verdict.own.remaining > 0))
+    let mut asking = parts.iter().filter(|part| part.ask.is_some());
+    asking.all(|part| part.own.is_some_and(|(_, verdict)| verdict.own.remaining > 0))
 }
 
 /// Returns the verdict of a limit by those of a share and of the store. Hits are not split: a request passes by one of
@@ -412,6 +413,7 @@ impl<S: Store> Shares<S> {
                 Ok(parts.zip(told).map(|(part, told)| self.verdict((&view, now), part, told)).collect())
             }
             Err(_) if questions.iter().all(|check| check.ask == Ask::Peek) && has_room(&charged.parts) => {
+                charged.stands = true;
                 let parts = checks.iter().map(Borrow::borrow).zip(charged.parts.iter());
                 Ok(parts.map(|(check, part)| self.known((&view, now), check, part.own)).collect())
             }

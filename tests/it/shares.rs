@@ -335,6 +335,22 @@ async fn an_instance_that_the_table_has_never_answered_does_not_ask_for_what_may
 }
 
 #[tokio::test(start_paused = true)]
+async fn while_the_store_is_down_a_peek_passes_by_a_share_and_what_is_taken_beside_it_is_charged() {
+    let fleet = Fleet::start(2).await;
+    fleet.is_down.store(true, Ordering::Relaxed);
+    // Of 40, each of two has 10.
+    let request = [check("ann", window(40), Ask::Take(1), 2), check("bob", window(40), Ask::Peek, 2)];
+    for passed in 1..=10 {
+        let verdicts = fleet.ask(0, &request).await.unwrap();
+        assert!(verdicts.iter().all(CheckVerdict::allowed), "{passed}: {verdicts:?}");
+        assert_eq!((verdicts[0].share.unwrap().remaining, verdicts[1].share.unwrap().remaining), (10 - passed, 10));
+    }
+    assert!(fleet.ask(0, &request).await.is_err(), "the share is used up");
+    let used_up = [check("ann", window(40), Ask::Peek, 2)];
+    assert!(fleet.ask(0, &used_up).await.is_err(), "a share without room answers no peek");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_request_whose_caller_goes_away_is_taken_back_from_shares() {
     let fleet = Fleet::start(2).await;
     let shared = || check("ann", window(40), Ask::Take(1), 2);
