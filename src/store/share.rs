@@ -60,11 +60,11 @@ pub struct Desk {
 
 /// How a beat has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Beaten {
+pub enum BeatEnd {
     /// The table has answered it.
     Answered,
-    /// The store forbids the table to the user of this service, so no instance of the fleet has a seat.
-    Forbidden,
+    /// The store never runs the table for this service, so no instance of the fleet has a seat.
+    Refused,
     /// There is no answer.
     Lost,
 }
@@ -126,7 +126,7 @@ impl Desk {
     /// Returns the desk of a command that asks about counters: it never gets a seat, and waits for no beat.
     pub fn of_command() -> Desk {
         let desk = Desk::new(Box::new(|| {}));
-        desk.end_beat(Beaten::Forbidden);
+        desk.end_beat(BeatEnd::Refused);
         desk
     }
 
@@ -146,11 +146,11 @@ impl Desk {
     }
 
     /// Tells the decisions that wait how a beat has ended.
-    pub fn end_beat(&self, how: Beaten) {
-        if how != Beaten::Lost {
+    pub fn end_beat(&self, how: BeatEnd) {
+        if how != BeatEnd::Lost {
             self.is_known.store(true, Ordering::Release);
         }
-        self.is_away.store(how != Beaten::Answered, Ordering::Release);
+        self.is_away.store(how != BeatEnd::Answered, Ordering::Release);
         self.ended.notify_waiters();
     }
 
@@ -383,6 +383,34 @@ impl<S, C: Borrow<Check>> Drop for Charged<'_, S, C> {
 }
 
 impl<S: Store> Shares<S> {
+    /// Waits for a beat that makes the table known well enough. Does not wait if the table did not answer the last one:
+    /// the decision then goes by what was known before. Without an answer to any beat it fails, since this instance may
+    /// not ask the store for hits that others admit by shares; a store that is down says so.
+    async fn wait<C: Borrow<Check> + Sync>(&self, checks: &[C], deadline: Instant) -> Result<(), StoreError> {
+        let desk = &self.desk;
+        loop {
+            // Made before the question, so that no beat is missed.
+            let ended = desk.ended.notified();
+            if desk.is_current() || desk.goes_by_what_is_known() {
+                return Ok(());
+            }
+            desk.wanted.notify_one();
+            let is_away = desk.is_away.load(Ordering::Acquire);
+            if is_away {
+                let peek = |Check { key, limit, caller, .. }: &Check| Check {
+                    caller: *caller,
+                    ..Check::new(key.clone(), *limit, Ask::Peek)
+                };
+                let peeks: Vec<Check> = checks.iter().map(|check| peek(check.borrow())).collect();
+                self.store.check(&peeks, deadline).await.map_err(|error| error.without_verdicts().clone())?;
+            }
+            timeout_at(deadline, ended).await.map_err(|_| match is_away {
+                true => StoreError::Down("the table of seats has not answered yet".into()),
+                false => StoreError::Timeout,
+            })?;
+        }
+    }
+
     /// Asks the store for what shares do not admit.
     async fn ask_store<C: Borrow<Check> + Sync>(
         &self,
@@ -434,33 +462,6 @@ impl<S: Store> Shares<S> {
         (self.desk.on_admitted)();
         let parts = checks.iter().map(Borrow::borrow).zip(&parts);
         Ok(parts.map(|part| self.verdict((view, now), part, None)).collect())
-    }
-}
-
-impl<S: Store> Shares<S> {
-    /// Waits for a beat that makes the table known well enough. Does not wait if the table did not answer the last one:
-    /// the decision then goes by what was known before. Without an answer to any beat it fails, since this instance may
-    /// not ask the store for hits that others admit by shares; a store that is down says so.
-    async fn wait<C: Borrow<Check> + Sync>(&self, checks: &[C], deadline: Instant) -> Result<(), StoreError> {
-        let desk = &self.desk;
-        loop {
-            // Made before the question, so that no beat is missed.
-            let ended = desk.ended.notified();
-            if desk.is_current() || desk.goes_by_what_is_known() {
-                return Ok(());
-            }
-            desk.wanted.notify_one();
-            let is_away = desk.is_away.load(Ordering::Acquire);
-            if is_away {
-                let peek = |check: &C| Check { ask: Ask::Peek, ..check.borrow().clone() };
-                let peeks: Vec<Check> = checks.iter().map(peek).collect();
-                self.store.check(&peeks, deadline).await.map_err(|error| error.without_verdicts().clone())?;
-            }
-            timeout_at(deadline, ended).await.map_err(|_| match is_away {
-                true => StoreError::Down("the table of seats has not answered yet".into()),
-                false => StoreError::Timeout,
-            })?;
-        }
     }
 }
 

@@ -26,7 +26,7 @@ use tollgate::store::Store;
 use tollgate::store::denied::{Denials, DeniedCache};
 use tollgate::store::lease::Leases;
 use tollgate::store::memory::MemoryStore;
-use tollgate::store::share::{Beaten, Desk, Shares};
+use tollgate::store::share::{BeatEnd, Desk, Shares};
 use tollgate::wire::rate_limit_response::Code;
 
 const DOMAIN: u64 = 3;
@@ -109,7 +109,7 @@ impl Fleet {
                 let answer = table.beat("s", &query.beat(member.id(), "i"));
                 member.answered(&query, &answer, desk.now());
                 desk.put(member.view().clone());
-                desk.end_beat(Beaten::Answered);
+                desk.end_beat(BeatEnd::Answered);
             }
             tokio::time::advance(Duration::from_secs(100)).await;
         }
@@ -285,7 +285,7 @@ async fn without_a_seat_the_store_decides_by_the_rest() {
     let take = check("ann", window(40), Ask::Take(1), 2);
     // Beyond the timeout without a beat, with a table that does not answer.
     tokio::time::advance(TIMEOUT).await;
-    let without = |shares: &Shares<Way>| shares.desk().end_beat(Beaten::Lost);
+    let without = |shares: &Shares<Way>| shares.desk().end_beat(BeatEnd::Lost);
     fleet.instances.iter().for_each(without);
     for _ in 0..20 {
         let verdict = fleet.one(0, &take).await;
@@ -305,10 +305,10 @@ async fn a_decision_waits_for_a_beat_if_the_table_is_not_known() {
     };
     fleet.instances[0].desk().wanted().await;
     assert!(!asking.is_finished() && fleet.asked() == 0);
-    fleet.instances[0].desk().end_beat(Beaten::Lost);
+    fleet.instances[0].desk().end_beat(BeatEnd::Lost);
     assert!(asking.await.unwrap().is_ok(), "the table does not answer, but the store does");
     assert_eq!(fleet.asked(), 1);
-    fleet.instances[0].desk().end_beat(Beaten::Answered);
+    fleet.instances[0].desk().end_beat(BeatEnd::Answered);
     let late = fleet.ask(0, &[check("ann", window(40), Ask::Take(1), 1)]).await;
     assert!(matches!(late, Err(StoreError::Timeout)), "{late:?}");
 }
@@ -325,12 +325,12 @@ async fn an_instance_that_the_table_has_never_answered_does_not_ask_for_what_may
     };
     let desk = || Desk::new(Box::new(|| {}));
     let lost = desk();
-    lost.end_beat(Beaten::Lost);
+    lost.end_beat(BeatEnd::Lost);
     assert!(matches!(ask(lost).await, Err(StoreError::Down(_))));
     assert!(matches!(ask(desk()).await, Err(StoreError::Timeout)), "it waits for the first beat");
-    let forbidden = desk();
-    forbidden.end_beat(Beaten::Forbidden);
-    assert!(ask(forbidden).await.is_ok(), "nobody can have a seat");
+    let refused = desk();
+    refused.end_beat(BeatEnd::Refused);
+    assert!(ask(refused).await.is_ok(), "nobody can have a seat");
     assert!(ask(Desk::of_command()).await.is_ok());
 }
 
@@ -621,6 +621,28 @@ async fn instances_use_their_shares_once_they_agree_and_do_not_notice_that_redis
         code(&one, &format!("user{}", fastrand::u32(..))).await == Code::Ok && one.metric(BY_SHARES) > before
     })
     .await;
+}
+
+#[tokio::test]
+async fn without_info_no_limit_has_shares_and_all_are_decided() {
+    let forbidden = Redis::start();
+    forbidden.command::<()>("ACL SETUSER toll on >open-sesame ~* &* +@all -info").await;
+    let unknown = Redis::start_with(&["--rename-command", "INFO", ""]);
+    for (redis, auth) in [(&forbidden, "REDIS_AUTH=toll:open-sesame"), (&unknown, "REDIS_AUTH=")] {
+        let url = format!("REDIS_URL={}", redis.url());
+        let tollgate = Tollgate::start(RULES, &[&url, auth, "EXPECTED_REPLICAS=2"]);
+        assert_eq!(code(&tollgate, "ann").await, Code::Ok, "{:?}", tollgate.logs());
+        tollgate.must_log("Redis does not run the table of seats, so limits have no own shares");
+    }
+}
+
+#[tokio::test]
+async fn an_instance_that_cannot_reach_the_table_answers_when_it_can() {
+    let mut redis = Redis::stopped();
+    let tollgate = start(&redis);
+    assert_eq!(code(&tollgate, "ann").await, Code::OverLimit, "by its failure mode");
+    redis.restart();
+    wait_until_async("the table answers", async || code(&tollgate, "ann").await == Code::Ok).await;
 }
 
 const LOG: &str = "

@@ -19,7 +19,7 @@ use crate::engine::share::{Answer, Beat, Member};
 use crate::limiter::Limiter;
 use crate::metrics::Metrics;
 use crate::store::Store;
-use crate::store::share::{Beaten, Desk};
+use crate::store::share::{BeatEnd, Desk};
 use redis::RedisSeats;
 
 /// How often an instance sends a beat, or five times within the timeout if that is more often.
@@ -36,16 +36,17 @@ pub trait SeatTable: Send + Sync {
     /// Sends a beat, and returns the table after it.
     ///
     /// # Errors
-    /// If there is no answer in time, or the store forbids the table. It may have taken a beat without an answer.
+    /// If there is no answer in time, or the store does not run the table. It may have taken a beat without an answer.
     fn beat(&self, beat: &Beat<'_>) -> impl Future<Output = Result<Answer, SeatError>> + Send;
 }
 
 /// Why the table of seats has not answered a beat.
 #[derive(Debug, thiserror::Error)]
 pub enum SeatError {
-    /// The user of this service lacks a right that the table needs. So no instance of the fleet has a seat.
+    /// The store never runs the table for this service: a right or a command is missing. So no instance of the fleet
+    /// has a seat.
     #[error("{0}")]
-    Forbidden(String),
+    Refused(String),
     /// There is no answer.
     #[error(transparent)]
     Lost(#[from] StoreError),
@@ -87,7 +88,7 @@ struct Told {
     /// Since when this instance has waited for a seat while others have all of them.
     crowded: Option<Instant>,
     is_crowded: bool,
-    is_forbidden: bool,
+    is_refused: bool,
 }
 
 impl<S: Store, T: SeatTable> Seats<S, T> {
@@ -143,9 +144,9 @@ impl<S: Store, T: SeatTable> Seats<S, T> {
         }
         self.tell(member, answer.as_ref().err());
         self.desk.end_beat(match answer {
-            Ok(_) => Beaten::Answered,
-            Err(SeatError::Forbidden(_)) => Beaten::Forbidden,
-            Err(SeatError::Lost(_)) => Beaten::Lost,
+            Ok(_) => BeatEnd::Answered,
+            Err(SeatError::Refused(_)) => BeatEnd::Refused,
+            Err(SeatError::Lost(_)) => BeatEnd::Lost,
         });
     }
 
@@ -193,14 +194,14 @@ impl<S: Store, T: SeatTable> Seats<S, T> {
         match error {
             // An outage of the store is logged elsewhere.
             Some(SeatError::Lost(_)) => return,
-            Some(SeatError::Forbidden(error)) if domains > 0 && !told.is_forbidden => tracing::warn!(
+            Some(SeatError::Refused(error)) if domains > 0 && !told.is_refused => tracing::warn!(
                 %error,
-                "Redis forbids the table of seats, so limits have no own shares: its user needs INFO (ACL SETUSER NAME \
-                 +info)"
+                "Redis does not run the table of seats, so limits have no own shares: its script needs INFO (ACL \
+                 SETUSER NAME +info)"
             ),
-            Some(SeatError::Forbidden(_)) | None => {}
+            Some(SeatError::Refused(_)) | None => {}
         }
-        told.is_forbidden = error.is_some() && domains > 0;
+        told.is_refused = error.is_some() && domains > 0;
         // Also the seat of one that has died counts as taken, until it has been silent for long.
         let is_crowded = domains > 0 && seat.is_none() && member.others() >= self.terms.seats as usize;
         told.crowded = if is_crowded { told.crowded.or_else(|| Some(Instant::now())) } else { None };

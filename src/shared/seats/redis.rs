@@ -34,7 +34,7 @@ impl RedisSeats {
 }
 
 impl SeatTable for RedisSeats {
-    /// Fails if Redis does not answer within the timeout of the configuration, or rejects the command.
+    /// Waits for as long as the configuration says.
     async fn beat(&self, beat: &Beat<'_>) -> Result<Answer, SeatError> {
         let mut call = self.exchange.call();
         for argument in arguments(beat) {
@@ -43,7 +43,10 @@ impl SeatTable for RedisSeats {
         // The same beat changes nothing the second time.
         match self.exchange.turn().await.send(&call, Repeat::Allowed).await {
             Ok(reply) => answer(reply).ok_or(SeatError::Lost(StoreError::Answer)),
-            Err(Fault::Refused(cause @ Cause::Lacks(_))) => Err(SeatError::Forbidden(cause.to_string())),
+            // What lasts. Other refusals, as without memory or of a replica, pass.
+            Err(Fault::Refused(cause @ (Cause::Lacks(_) | Cause::NoCommand(_) | Cause::Other(_)))) => {
+                Err(SeatError::Refused(cause.to_string()))
+            }
             Err(fault) => Err(SeatError::Lost(fault.into())),
         }
     }
