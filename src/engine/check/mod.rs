@@ -109,13 +109,6 @@ pub struct Leased {
 }
 
 impl Check {
-    /// Returns the most hits that instances may have admitted by their shares, beside a share of `own` hits; `None` if
-    /// the limit has no shares.
-    pub fn other_shares(&self, own: u32) -> Option<u32> {
-        let all = self.limit.capacity().saturating_sub(self.shared.rest(&self.limit).capacity());
-        self.shared.split.map(|_| all.saturating_sub(own))
-    }
-
     /// Creates a check of one counter with no particular caller; a denial denies the request.
     pub fn new(key: Key, limit: Limit, ask: Ask) -> Check {
         let (caller, role) = (Caller::default(), Role::Enforced);
@@ -128,6 +121,13 @@ impl Check {
     #[must_use]
     pub fn of_leases(&self, ask: LeaseAsk) -> Check {
         Check { leased: Some(Leased { key: self.key.of_leases(), ask }), ..self.clone() }
+    }
+
+    /// Returns the most hits that instances may have admitted by their shares, beside a share of `own` hits; `None` if
+    /// the limit has no shares.
+    pub fn other_shares(&self, own: u32) -> Option<u32> {
+        let all = self.limit.capacity().saturating_sub(self.shared.rest(&self.limit).capacity());
+        self.shared.split.map(|_| all.saturating_sub(own))
     }
 
     /// Returns the limit that an instance decides by itself while the store is unavailable, of a fleet of so many: its
