@@ -31,7 +31,9 @@ read -ra tests <<<"${TESTS:-$(names_of_tests | xargs)}"
 leaves_out() {
     case $1 in
     # Built without TLS.
-    redis-6.0 | redis-6.2 | redis-8.2 | valkey-9.1) echo --skip over_tls ;;
+    redis-6.0 | redis-6.2 | redis-8.2 | valkey-9.1) echo --skip over_tls ;;&
+    # Some one in fifteen runs, a node takes a slot back that another has taken over, whoever asks it what.
+    redis-6.0) echo --skip whose_slots_move ;;
     esac
 }
 

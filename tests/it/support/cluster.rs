@@ -1,5 +1,6 @@
 //! A real Redis Cluster, of processes on this machine.
 
+use std::collections::BTreeSet;
 use std::net::TcpListener;
 use std::path::Path;
 
@@ -142,13 +143,7 @@ impl Cluster {
     pub async fn move_slot(&self, slot: u16, from: usize, to: usize, halfway: impl AsyncFn()) {
         let (source, target) = (self.id(from).await, self.id(to).await);
         self.nodes[to].command::<()>(&format!("CLUSTER SETSLOT {slot} IMPORTING {source}")).await;
-        // What others still tell of an earlier move may confuse a node for a moment.
-        let migrating = async || {
-            let mut command = cmd("CLUSTER");
-            command.arg(&["SETSLOT", &slot.to_string(), "MIGRATING", &target]);
-            command.query_async::<()>(&mut self.nodes[from].connection().await).await.is_ok()
-        };
-        wait_until_async("the slot is where it was", migrating).await;
+        self.nodes[from].command::<()>(&format!("CLUSTER SETSLOT {slot} MIGRATING {target}")).await;
         halfway().await;
         let keys: Vec<String> = self.nodes[from].command(&format!("CLUSTER GETKEYSINSLOT {slot} 100000")).await;
         let (host, port) = self.nodes[to].host_and_port();
@@ -162,6 +157,21 @@ impl Cluster {
         for node in [to, from] {
             self.nodes[node].command::<()>(&format!("CLUSTER SETSLOT {slot} NODE {target}")).await;
         }
+        self.heard_of_each_other().await;
+    }
+
+    /// Waits until each node that runs knows the newest epoch, and so the move that began it. Redis before 7.0 does not
+    /// tell others of a move at once; a node that moved a slot meanwhile could take the same epoch and lose the slot.
+    async fn heard_of_each_other(&self) {
+        wait_until_async("all nodes know the newest epoch", async || {
+            let mut epochs = BTreeSet::new();
+            for node in self.nodes.iter().filter(|node| node.is_running()) {
+                let info: String = node.command("CLUSTER INFO").await;
+                epochs.insert(info.lines().find(|line| line.starts_with("cluster_current_epoch:")).map(str::to_owned));
+            }
+            epochs.len() == 1
+        })
+        .await;
     }
 
     /// Returns the number of keys of each node.
