@@ -303,6 +303,8 @@ impl<S: Store> Store for Leases<S> {
             ledger.closed = true;
             keys.extend(ledger.counters.keys().cloned());
         }
+        // In their order, so that runs of the simulation repeat.
+        keys.sort_unstable_by(|one, other| one.as_str().cmp(other.as_str()));
         let ended = join_all(keys.iter().map(|key| self.end(key, deadline))).await;
         let lost = ended.iter().filter(|ended| ended.is_err()).count();
         if lost > 0 {

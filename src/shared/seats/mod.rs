@@ -110,8 +110,9 @@ impl<S: Store, T: SeatTable> Seats<S, T> {
         let mut last = Instant::now();
         loop {
             let is_wanted = tokio::select! {
-                () = sleep_until(Instant::now() + LOOK) => !self.desk.is_current(),
+                biased;
                 () = self.desk.wanted() => true,
+                () = sleep_until(Instant::now() + LOOK) => !self.desk.is_current(),
             };
             if is_wanted || last.elapsed() >= period || self.has_new_rules().await {
                 last = Instant::now();
