@@ -30,8 +30,11 @@ const SIZED_DECISIONS: usize = 4_000;
 /// In all counters of one size together.
 const ENTRIES: u32 = 100_000;
 /// What a counter of the second table keeps when it is asked.
-const SIZES: [(Algorithm, &[u32]); 2] =
-    [(Algorithm::SlidingLog, &[10, 1_000, 90_000]), (Algorithm::Concurrency, &[10, 100, 1_000])];
+const SIZES: [(Algorithm, &[u32]); 3] = [
+    (Algorithm::SlidingLog, &[10, 1_000, 90_000]),
+    (Algorithm::Concurrency, &[10, 100, 1_000]),
+    (Algorithm::Budget, &[10, 100, 1_000]),
+];
 /// An entry of a sliding log, as the script packs it.
 const ENTRY_BYTES: usize = 20;
 /// Number of requests sent together: in one call, as Tollgate does, or in separate calls.

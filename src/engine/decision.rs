@@ -77,7 +77,7 @@ pub enum Answer {
         /// Time until the store may be available again.
         retry_after_ms: u64,
     },
-    /// The store was unavailable and did not confirm the refund. This denies no request.
+    /// The store was unavailable and did not confirm the refund or settle. This denies no request.
     NotRefunded,
     /// Not asked, because an adjustment lets requests pass.
     Exempt,
@@ -133,7 +133,7 @@ pub enum DecidedBy {
     FailureModeLocal,
     /// The failure mode, which made the call fail; the store was unavailable. No answer carries this value.
     FailureModeError,
-    /// No decision: the store was unavailable and did not confirm a refund.
+    /// No decision: the store was unavailable and did not confirm a refund or settle.
     NotRefunded,
     /// No decision: another limit of the request is known to deny it.
     Skipped,
@@ -356,8 +356,7 @@ impl<'a> Decision<'a> {
         let (mut longest, mut quotas) = (0, Vec::new());
         for limits in self.limited() {
             longest = longest.max(wait_ms(limits, Role::Enforced)?);
-            let is_quota =
-                |limited: &Limited<'_>| limited.role() == Role::Quota && !limited.asked.check.ask.is_refund();
+            let is_quota = |limited: &Limited<'_>| limited.role() == Role::Quota && limited.asked.check.ask.hits() >= 0;
             if limits.iter().any(is_quota) {
                 quotas.push(wait_ms(limits, Role::Quota));
             }

@@ -8,6 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::algorithm::{Ask, Limit, MAX_PERIOD, TimeZone};
 
+/// The key of the last entry of a descriptor by which a stream holds hits of a budget. Its value names the stream.
+pub const HOLD_KEY: &str = "hold";
+
+/// The key of the last entry of a descriptor by which a stream settles what it has used of a budget.
+pub const SETTLE_KEY: &str = "settle";
+
 /// Text of a request. Up to 24 bytes need no allocation.
 pub type Text = CompactString;
 

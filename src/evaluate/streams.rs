@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::engine::algorithm::Ask;
+use crate::engine::algorithm::{Algorithm, Ask};
 use crate::engine::check::Check;
 use crate::engine::decision::Decision;
 use crate::engine::descriptor::Role;
@@ -34,11 +34,14 @@ impl Streams {
         if decision.over_limit {
             return;
         }
-        let release = |check: &Check| match check.ask {
-            Ask::Take(hits) if check.limit.algorithm().has_holders() => {
-                Some(Check { ask: Ask::Refund(hits), role: Role::Shadow, recorded: None, lease: None, ..check.clone() })
-            }
-            _ => None,
+        let release = |check: &Check| {
+            let ask = match (check.ask, check.limit.algorithm()) {
+                // What a stream has used is not known: as much as it holds.
+                (Ask::Take(hits), Algorithm::Budget) => Ask::Settle(hits),
+                (Ask::Take(hits), algorithm) if algorithm.has_holders() => Ask::Refund(hits),
+                _ => return None,
+            };
+            Some(Check { ask, role: Role::Shadow, recorded: None, lease: None, ..check.clone() })
         };
         let limits = decision.limits.iter().filter(|limited| limited.is_asked() && !limited.over());
         let releases: Vec<Check> = limits.filter_map(|limited| release(&limited.asked.check)).collect();

@@ -91,7 +91,7 @@ fn ietf(limited: &Limited<'_>, keys: PartitionKeys, retry_after: Option<u64>) ->
     let limit = &limited.asked.check.limit;
     let name = quoted(limited.asked.source.label());
     let unit = match limited.asked.source {
-        _ if limit.algorithm().has_holders() => Some("concurrent-requests"),
+        _ if limit.algorithm().counts_in_progress() => Some("concurrent-requests"),
         Source::Rule(_, limit) => {
             let unit = limit.config.options.quota_unit;
             (unit != QuotaUnit::Requests).then(|| unit.name())

@@ -137,6 +137,8 @@ pub async fn act<S: Store>(
     // Skips adjustments that only allow or block requests: the counters underneath keep their limits.
     let adjustments = rules.1.map(InForce::that_count);
     let plan = plan((rules.0, adjustments.as_ref()), options, &request)?;
+    // By itself, what is read of a budget would hold or settle hits.
+    let plan = if action == Action::Get { plan.peek() } else { plan };
     let verdicts = store.check(plan.asked(), Instant::now() + timeout).await?;
     if action == Action::Reset {
         let rules: Vec<&str> = plan.asked().iter().map(|asked| asked.source.label()).collect();

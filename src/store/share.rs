@@ -283,8 +283,8 @@ impl<S> Shares<S> {
                 Part { own, ask: Ask::refund(left).filter(|ask| *ask != Ask::Peek) }
             }
             Ask::Peek | Ask::Reset => Part { own: of(check.ask), ask: Some(check.ask) },
-            // Charges that are taken back are the store's: those of shares are taken back here.
-            Ask::TakeBack(_) => Part { own: None, ask: Some(check.ask) },
+            // Charges that are taken back are the store's: those of shares are taken back here. Budgets have no shares.
+            Ask::TakeBack(_) | Ask::Settle(_) => Part { own: None, ask: Some(check.ask) },
         }
     }
 

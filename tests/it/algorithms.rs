@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::support::limits::{
-    any_change, any_limit, any_penalty, any_time_zone, ask, bound, calendar_limit, max_wait_ms, memory_ms, small_limit,
+    any_change, any_limit, any_penalty, any_time_zone, ask, bound, calendar_limit, longest_memory_ms, max_wait_ms,
+    memory_ms, small_limit,
 };
 use proptest::prelude::*;
 use tollgate::engine::algorithm::{
@@ -291,7 +292,7 @@ proptest! {
         // A bucket that starts empty may have been forgotten and created again.
         let begins_empty = limit.options().initial == Some(Initial::Empty);
         prop_assert!(after.remaining <= before.remaining || begins_empty);
-        let longest = memory_ms(&limit) + limit.period_ms() + 2 * limit.period_ms() / 10 + 2;
+        let longest = longest_memory_ms(&limit) + limit.period_ms() + 2 * limit.period_ms() / 10 + 2;
         prop_assert!(begins_empty || after.reset_after_ms <= longest);
         // Asking in vain meanwhile does not put off the end, where denials do not count.
         if limit.count_denied() {
@@ -375,7 +376,7 @@ proptest! {
         // A bucket that starts empty is equivalent to a new one once it is forgotten. Being forgotten late denies no
         // extra request.
         let begins_empty = new.options().initial == Some(Initial::Empty);
-        prop_assert!(begins_empty || after.reset_after_ms <= memory_ms(&new).max(1));
+        prop_assert!(begins_empty || after.reset_after_ms <= longest_memory_ms(&new).max(1));
         let used = old.capacity() - before.remaining;
         let left = new.capacity().saturating_sub(used);
         // The delay need not correspond to a whole number of hits, so a partial hit may count or not.

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use serde_json::Value;
+use support::limits::{length_of, stream_key};
 use support::redis::Redis;
 use support::tollgate::{Tollgate, command};
 use support::wait_until;
@@ -42,12 +43,15 @@ fn rules(text: &str) -> Rules {
 
 /// Users and paths have a limit each, and all paths of the admin share one.
 fn shop(algorithm: Algorithm, number: u32) -> String {
-    let period = if algorithm.has_holders() { "hold: 1m" } else { "unit: minute" };
+    let period = length_of(algorithm, "unit: minute", "1m");
     let limit = format!(
         "rate_limit: {{name: per-user, {period}, requests_per_unit: {number}, algorithm: {}}}",
         algorithm.name()
     );
-    let of_users = if algorithm.has_holders() { format!("descriptors: [{{key: stream, {limit}}}]") } else { limit };
+    let of_users = match stream_key(algorithm) {
+        Some(key) => format!("descriptors: [{{key: {key}, {limit}}}]"),
+        None => limit,
+    };
     format!(
         "{{domain: shop, descriptors: [
            {{key: user, {of_users}}},
@@ -59,8 +63,9 @@ fn shop(algorithm: Algorithm, number: u32) -> String {
 
 /// Returns the same requests, each with its own stream if the algorithm needs one.
 fn asking(algorithm: Algorithm, mut events: Vec<Event>) -> Vec<Event> {
-    for (number, event) in events.iter_mut().enumerate().filter(|_| algorithm.has_holders()) {
-        let stream = Entry { key: "stream".into(), value: format!("s{number}").into() };
+    let Some(key) = stream_key(algorithm) else { return events };
+    for (number, event) in events.iter_mut().enumerate() {
+        let stream = Entry { key: key.into(), value: format!("s{number}").into() };
         event.request.descriptors[0].entries.push(stream);
     }
     events

@@ -229,6 +229,7 @@ const SCENARIOS: &[Scenario] = &[
     ("weak", &[("upstream", "legacy")], &[(11, false), (10, true)]),
     ("even", &[("upstream", "legacy")], &[(27, false), (1, true)]),
     ("tokens", &[("model-tokens", "ann")], &[(0, true), (9_000, true), (0, true), (2_000, false), (0, false)]),
+    ("tokens-held", &[("tenant", "t"), ("hold", "a")], &[(9_000, true), (1_001, false), (1_000, true), (0, false)]),
     ("bytes", &[("download-bytes", "ann")], &[(0, true), (1_500_000_000, false), (0, false)]),
     ("reports", &[("route", "reports"), ("stream", "a")], &[(2, true), (2, false)]),
     ("reports", &[("route", "reports"), ("stream", "b")], &[(1, true), (1, false)]),

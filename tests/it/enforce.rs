@@ -13,18 +13,19 @@ use tollgate::observe::sample::{Sampling, Share};
 
 use crate::console::{TOKEN, ask};
 use crate::rules::load_text;
+use crate::support::limits::{length_of, stream_key};
 use crate::support::tollgate::Tollgate;
 
 const BEGIN_MS: u64 = 1_767_323_045_000;
 
 /// Rules of users, whose limit says this in addition, in a descriptor that says that.
 fn rules(algorithm: Algorithm, limit: &str, beside: &str) -> Rules {
-    let period = if algorithm.has_holders() { "hold: 1m" } else { "period: 5s" };
+    let period = length_of(algorithm, "period: 5s", "1m");
     let name = algorithm.name();
     let limit = format!("{{name: per-user, {period}, requests_per_unit: 3, algorithm: {name}{limit}}}");
-    let rule = match algorithm.has_holders() {
-        true => format!("{{key: user, descriptors: [{{key: stream, rate_limit: {limit}{beside}}}]}}"),
-        false => format!("{{key: user, rate_limit: {limit}{beside}}}"),
+    let rule = match stream_key(algorithm) {
+        Some(key) => format!("{{key: user, descriptors: [{{key: {key}, rate_limit: {limit}{beside}}}]}}"),
+        None => format!("{{key: user, rate_limit: {limit}{beside}}}"),
     };
     load_text(format!("{{domain: shop, descriptors: [{rule}]}}")).unwrap().rules
 }
@@ -32,7 +33,7 @@ fn rules(algorithm: Algorithm, limit: &str, beside: &str) -> Rules {
 fn request(algorithm: Algorithm, user: &str, stream: &str, hits: u64) -> Request {
     let entry = |key: &str, value: &str| Entry { key: key.into(), value: value.into() };
     let mut entries = vec![entry("user", user)];
-    entries.extend(algorithm.has_holders().then(|| entry("stream", stream)));
+    entries.extend(stream_key(algorithm).map(|key| entry(key, stream)));
     Request { domain: "shop".into(), descriptors: vec![Descriptor { entries, ask: Ask::Take(hits), limit: None }] }
 }
 

@@ -12,6 +12,7 @@ mod between;
 mod billing;
 mod bodies;
 mod browser;
+mod budgets;
 mod candidates;
 mod causes;
 mod changes;

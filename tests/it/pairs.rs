@@ -15,7 +15,7 @@ use tollgate::engine::rules::pairs::{self, ConflictKind, Pair, Term};
 
 use crate::rules::load_text;
 use crate::simulation::{self, Scenario};
-use crate::support::limits::{bound, memory_ms};
+use crate::support::limits::{bound, memory_ms, stream_key};
 use crate::support::redis::Redis;
 use crate::twins::{self, Clocks, Lua, START, Twin};
 
@@ -55,7 +55,11 @@ impl Case {
 
     /// The first key of requests.
     fn key(&self) -> &'static str {
-        if self.algorithm.has_holders() && self.is_counted() { "run" } else { "pair" }
+        match stream_key(self.algorithm).filter(|_| self.is_counted()) {
+            Some("hold") => "spend",
+            Some(_) => "run",
+            None => "pair",
+        }
     }
 
     /// Returns the limit: the two options and what they require.
@@ -68,7 +72,7 @@ impl Case {
         }
         if self.is_counted() {
             says.extend([("algorithm", algorithm.name()), ("requests_per_unit", number)]);
-            if !algorithm.has_holders() && !own("unit") && !own("period") {
+            if !algorithm.counts_in_progress() && !own("unit") && !own("period") {
                 says.push(if own("time_zone") { ("unit", "day") } else { ("period", "1s") });
             }
             if algorithm == Algorithm::LeakyBucket && !own("burst") {
@@ -89,7 +93,8 @@ impl Case {
         let limit = self.limit(number);
         let mut beside = if self.has("rate_limits") {
             // With another period than the examples.
-            format!("rate_limits: [{limit}, {{algorithm: fixed_window, period: 1h, requests_per_unit: 1000}}]")
+            let other = if self.algorithm == Algorithm::Budget { "budget" } else { "fixed_window" };
+            format!("rate_limits: [{limit}, {{algorithm: {other}, period: 1h, requests_per_unit: 1000}}]")
         } else {
             format!("rate_limit: {limit}")
         };
@@ -97,7 +102,10 @@ impl Case {
             beside.push_str(&format!(", {}: {}", key.name, key.example));
         }
         let pair = match self.key() {
-            "run" => format!("{{key: run, descriptors: [{{key: stream, {beside}}}]}}"),
+            key @ ("run" | "spend") => {
+                let stream = stream_key(self.algorithm).unwrap();
+                format!("{{key: {key}, descriptors: [{{key: {stream}, {beside}}}]}}")
+            }
             key => format!("{{key: {key}, {beside}}}"),
         };
         let other = "{key: other, rate_limit: {name: other, unit: day, requests_per_unit: 1000}}";
@@ -226,8 +234,8 @@ impl Requests {
         let ask = if hits < 0 { Ask::refund(amount) } else { Ask::take(amount) }.unwrap();
         let entry = |key: &str, value: &str| Entry { key: key.into(), value: value.into() };
         let mut entries = vec![entry(self.case.key(), ["ann", "bob"][self.rng.usize(..2)])];
-        if self.case.key() == "run" {
-            entries.push(entry("stream", ["a", "b", "c"][self.rng.usize(..3)]));
+        if let Some(stream) = stream_key(self.case.algorithm).filter(|_| self.case.is_counted()) {
+            entries.push(entry(stream, ["a", "b", "c"][self.rng.usize(..3)]));
         }
         let brought = Override::new(self.rng.u32(1..60), Unit::Second, 1);
         let limit = brought.filter(|_| self.bring_limits && self.rng.bool());

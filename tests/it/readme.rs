@@ -3,6 +3,7 @@
 use crate::support;
 
 use ::tollgate::engine::algorithm::Algorithm;
+use support::limits::stream_key;
 use support::redis::Redis;
 use support::tollgate::Tollgate;
 
@@ -18,14 +19,15 @@ async fn the_commands_that_they_name_are_all_that_a_user_of_redis_needs() {
 
     let mut rules = "domain: shop\ndescriptors:\n".to_owned();
     for algorithm in Algorithm::ALL {
-        let (key, period) = if algorithm.has_holders() { ("stream", "") } else { ("user", "unit: day, ") };
+        let period = if algorithm.counts_in_progress() { "" } else { "unit: day, " };
+        let key = stream_key(*algorithm).unwrap_or("user");
         let limit = format!("{{{period}requests_per_unit: 1, algorithm: {algorithm}, failure_mode: closed}}");
         rules += &format!("- {{key: of, value: {algorithm}, descriptors: [{{key: {key}, rate_limit: {limit}}}]}}\n");
     }
     let settings = [&*format!("REDIS_URL={}", redis.url()), "REDIS_AUTH=tollgate:secret", "CACHE_KEY_PREFIX=p:"];
     let tollgate = Tollgate::start(&rules, &settings);
     for algorithm in Algorithm::ALL {
-        let key = if algorithm.has_holders() { "stream" } else { "user" };
+        let key = stream_key(*algorithm).unwrap_or("user");
         let entries = [("of", algorithm.name()), (key, "ann")];
         assert!(tollgate.passes("shop", &entries).await, "{algorithm}");
         assert!(!tollgate.passes("shop", &entries).await, "{algorithm}");

@@ -41,7 +41,8 @@ fn checks(period: Duration, hits: std::ops::Range<u64>) -> Vec<Check> {
     let penalty = Penalty::new(2, period, period, false).unwrap();
     let mut checks = Vec::new();
     for algorithm in Algorithm::ALL {
-        let limit = Limit::new(*algorithm, 5, period, Options::default()).unwrap();
+        let options = Options { settle_within: Some(period), ..Options::default() }.of(*algorithm);
+        let limit = Limit::new(*algorithm, 5, period, options).unwrap();
         for hits in hits.clone() {
             for is_penalized in [false, true] {
                 let entries = [("hits", hits.to_string()), ("penalized", is_penalized.to_string())];

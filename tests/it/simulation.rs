@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use replica::{Fleet, Replica};
 use tokio::time::{Instant, sleep, sleep_until};
 use tollgate::engine::algorithm::Ask;
-use tollgate::engine::decision::Answer;
+use tollgate::engine::decision::{Answer, Limited};
 use tollgate::engine::descriptor::{Descriptor, Entry, Override, Request, Unit};
 use tollgate::engine::rules::Rules;
 use tollgate::inspect::{Action, CounterOf, running};
@@ -65,6 +65,9 @@ descriptors:
   - key: run
     descriptors:
       - {key: stream, rate_limit: {algorithm: concurrency, requests_per_unit: 3, hold: 1h, failure_mode: closed}}
+  - key: spend
+    descriptors:
+      - {key: hold, rate_limit: {algorithm: budget, period: 1s, requests_per_unit: NUMBER, settle_within: 2s}}
 ";
 
 /// The rules of the seeds with shares. Periods are short, so that shares come into use again after each change.
@@ -105,8 +108,10 @@ const SHARE_TIMEOUT: Duration = Duration::from_millis(600);
 
 /// The numbers of a rule, which change during a run.
 const NUMBERS: [u32; 3] = [4, 2, 0];
-const KEYS: [&str; 12] =
-    ["window", "log", "bucket", "hot", "lent", "tokens", "minute", "counted", "banned", "slow", "both", "run"];
+const KEYS: [&str; 13] =
+    ["window", "log", "bucket", "hot", "lent", "tokens", "minute", "counted", "banned", "slow", "both", "run", "spend"];
+/// How long streams hold what they do not settle.
+const SETTLE_WITHIN: Duration = Duration::from_secs(2);
 /// An instance's timeout for the store.
 const TIMEOUT: Duration = Duration::from_millis(100);
 /// Each so many'th seed is run twice, to compare what deletion at expiry changes: nothing.
@@ -154,7 +159,7 @@ impl Scenario {
 
 static EVERYTHING: LazyLock<Arc<Scenario>> = LazyLock::new(|| {
     Arc::new(Scenario {
-        numbered: vec!["window", "log", "bucket", "counted", "slow"],
+        numbered: vec!["window", "log", "bucket", "counted", "slow", "spend"],
         failing: vec!["hot"],
         ..Scenario::new(RULES, &KEYS, 1)
     })
@@ -285,10 +290,12 @@ impl Run {
         let limiter = to.workers[rng.usize(..2)].clone();
         // Names of streams repeat.
         let stream = ["a", "b", "c"][rng.usize(..3)];
-        let mut descriptors = vec![descriptor(rng, &self.keys, stream)];
+        let mut descriptors = vec![descriptor(rng, &self.keys, (stream, number))];
         while rng.u8(..) < 60 {
-            descriptors.push(descriptor(rng, &self.keys, stream));
+            descriptors.push(descriptor(rng, &self.keys, (stream, number)));
         }
+        // Of what a stream holds, in percent.
+        let uses = if self.keys.contains(&"spend") { rng.u64(..=100) } else { 0 };
         let timeout = [TIMEOUT, Duration::from_millis(20), Duration::ZERO][[0, 0, 0, 0, 0, 1, 1, 2][rng.usize(..8)]];
         let refunds = descriptors.len() == 1 && rng.u8(..) < self.refunds;
         let lasts = Duration::from_millis(rng.u64(1..self.lasts_ms));
@@ -330,6 +337,8 @@ impl Run {
             let seen = Seen { number, replica, in_force, sent, timeout, request: &request };
             let passed = judge.lock().decided(&seen, &decided, &world.lock());
             let decided_at_all = decided.is_ok();
+            let by_store = |limited: &Limited<'_>| matches!(limited.answer, Answer::Store(_)) && !limited.over();
+            let is_held = passed && decided.as_ref().is_ok_and(|(decision, _)| decision.limits.iter().all(by_store));
             if let Ok((decision, Some(delay))) = decided {
                 tokio::select! {
                     biased;
@@ -350,8 +359,17 @@ impl Run {
                     matches!(descriptor.ask, Ask::Take(_)) && (descriptor.entries.len() > 1 || (passed && refunds))
                 };
                 refund.descriptors.retain(wants);
-                refund.descriptors.iter_mut().for_each(|one| one.ask = Ask::refund(one.ask.taken()).unwrap());
+                for one in &mut refund.descriptors {
+                    one.ask = match one.entries.get_mut(1).filter(|entry| entry.key == "hold") {
+                        Some(entry) => {
+                            entry.key = "settle".into();
+                            Ask::take(if passed { one.ask.taken() * uses / 100 } else { 0 }).unwrap()
+                        }
+                        None => Ask::refund(one.ask.taken()).unwrap(),
+                    };
+                }
                 judge.lock().refunds(replica, &refund, passed);
+                let settles = Instant::now();
                 let deadlines = Deadlines { store: Instant::now() + TIMEOUT, caller: None };
                 let snapshot = limiter.snapshot();
                 let decided = limiter.decide(&snapshot, &refund, deadlines).await;
@@ -362,6 +380,10 @@ impl Run {
                     decision.limits.iter().all(|limited| matches!(limited.answer, Answer::Store(_)))
                 });
                 judge.lock().refunded(replica, &refund, heard);
+                // What is held no longer was charged when the hold ended.
+                if is_held && heard && settles - sent < SETTLE_WITHIN {
+                    judge.lock().settled(&refund, settles);
+                }
             }
         });
     }
@@ -386,13 +408,17 @@ impl Run {
     }
 }
 
-fn descriptor(rng: &mut fastrand::Rng, keys: &[&'static str], stream: &str) -> Descriptor {
+fn descriptor(rng: &mut fastrand::Rng, keys: &[&'static str], (stream, number): (&str, u64)) -> Descriptor {
     let key = keys[rng.usize(..keys.len())];
     let value = ["ann", "bob"][rng.usize(..2)];
     let mut entries = vec![Entry { key: key.into(), value: value.into() }];
     if key == "run" {
         entries.push(Entry { key: "stream".into(), value: stream.into() });
         return Descriptor { entries, ask: Ask::Take(1), limit: None };
+    }
+    if key == "spend" {
+        entries.push(Entry { key: "hold".into(), value: format!("s{number}").into() });
+        return Descriptor { entries, ask: Ask::Take(rng.u64(1..4)), limit: None };
     }
     let hits = [1, 1, 1, 1, 2, 3, 0, 9][rng.usize(..8)];
     // A client's own limit is another counter than the rule's.

@@ -7,6 +7,7 @@ use std::slice::from_ref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use support::limits::{length_of, stream_key};
 use support::redis::Redis;
 use support::tollgate::{Tollgate, request};
 use tokio::time::Instant;
@@ -279,10 +280,11 @@ async fn exactly_the_limit_passes_through_two_processes_on_one_redis() {
     let rules: String = Algorithm::ALL
         .iter()
         .map(|algorithm| {
-            let unit = if algorithm.has_holders() { "hold: 366d" } else { "unit: year" };
+            let unit = length_of(*algorithm, "unit: year", "366d");
+            let key = stream_key(*algorithm).unwrap_or("stream");
             let burst = if algorithm.options().contains(&"burst") { "burst: 5, " } else { "" };
             format!(
-                "  - key: {algorithm}\n    descriptors:\n    - key: stream\n      rate_limit: {{{unit}, {burst}\
+                "  - key: {algorithm}\n    descriptors:\n    - key: {key}\n      rate_limit: {{{unit}, {burst}\
                  requests_per_unit: 5, algorithm: {algorithm}}}\n"
             )
         })
@@ -295,7 +297,8 @@ async fn exactly_the_limit_passes_through_two_processes_on_one_redis() {
         let stream = |i: usize| if algorithm.has_holders() { i.to_string() } else { "any".to_owned() };
         let calls: Vec<_> = (0..400)
             .map(|i| {
-                let request = request("shop", &[&[(algorithm.name(), "ann"), ("stream", &stream(i))]]);
+                let key = stream_key(*algorithm).unwrap_or("stream");
+                let request = request("shop", &[&[(algorithm.name(), "ann"), (key, &stream(i))]]);
                 let mut client = clients[i % 2].clone();
                 tokio::spawn(
                     async move { client.should_rate_limit(request).await.unwrap().into_inner().overall_code() },

@@ -59,6 +59,8 @@ enum Wants {
     Reset,
     /// Takes back an earlier charge, perhaps repeatedly.
     TakeBack(prop::sample::Index),
+    /// A stream tells what it has used.
+    Settles(u64),
     /// A charge is that never was.
     Invented(Charge),
 }
@@ -87,6 +89,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let invented = invented.prop_map(|(hits, at_ms, reset_after_ms)| Charge { hits, at_ms, reset_after_ms });
     let wants = prop_oneof![
         22 => hits.prop_map(Wants::Hits), 1 => Just(Wants::Reset),
+        4 => prop_oneof![4 => 0..20_u64, 1 => 0..=MAX_HITS].prop_map(Wants::Settles),
         8 => any::<prop::sample::Index>().prop_map(Wants::TakeBack), 1 => invented.prop_map(Wants::Invented),
     ];
     let role = prop_oneof![4 => Just(Role::Enforced), 1 => Just(Role::Quota), 1 => Just(Role::Shadow)];
@@ -149,6 +152,9 @@ fn checks(limits: &[Limited], (charges, grants): (&Charges, &Grants), asked: &[A
         let amount = if let Wants::Hits(hits) = wants { hits.abs() } else { 1 };
         let (caller, wants) = match (first, wants) {
             (Wants::Reset, _) => (*caller, Ask::Reset),
+            (_, Wants::Settles(hits)) if limit.algorithm() == Algorithm::Budget && i % 2 == 0 => {
+                (*caller, Ask::Settle(*hits))
+            }
             (Wants::Hits(first), _) if *first >= 0 => (*caller, ask(amount)),
             (_, Wants::TakeBack(which)) if !charged.is_empty() => {
                 let (caller, charge) = charged[which.index(charged.len())];
@@ -615,7 +621,7 @@ fn a_damaged_counter_is_decided_as_a_fresh_one_and_written_anew() {
         let (decided, stored, damaged) = runtime.block_on(lua.decide_damaged(&requests, clocks));
         let decided: Vec<Verdicts> = decided.into_iter().map(Result::unwrap).collect();
         seen.set(seen.get() + damaged.len());
-        let is_lazy = [Algorithm::SlidingWindow, Algorithm::SlidingLog, Algorithm::Concurrency];
+        let is_lazy = [Algorithm::SlidingWindow, Algorithm::SlidingLog, Algorithm::Concurrency, Algorithm::Budget];
         if is_lazy.contains(&limit.algorithm()) && damaged != expected {
             let own = own.as_str().as_bytes();
             prop_assert!(expected.iter().any(|name| name == own) && !damaged.iter().any(|name| name == own));

@@ -18,6 +18,8 @@ pub enum Ask {
     Peek,
     /// Refunds this many hits, from 1 to 2^53, or releases the slots they hold. The counter never goes below zero.
     Refund(u64),
+    /// Settles the caller's hold of a budget: this many hits were used, from 0 to 2^53.
+    Settle(u64),
     /// Resets the counter to a new one, including its penalty and its slots. Only operators can do this.
     Reset,
     /// Takes back this charge because another limit denies the request. Only hits of this charge are removed.
@@ -72,16 +74,17 @@ impl Ask {
         match self {
             Ask::Take(hits) => Ask::Take(times(hits)),
             Ask::Refund(hits) => Ask::Refund(times(hits)),
+            Ask::Settle(hits) => Ask::Settle(hits.saturating_mul(cost.into()).min(MAX_HITS)),
             Ask::Peek | Ask::Reset | Ask::TakeBack(_) => self,
         }
     }
 
-    /// Returns the hits: negative for a refund or take-back, 0 for a peek or reset.
+    /// Returns the hits: negative for a refund or take-back, 0 for a peek, settle or reset.
     pub fn hits(self) -> i64 {
         match self {
             Ask::Take(hits) => hits as i64,
             Ask::Refund(hits) | Ask::TakeBack(Charge { hits, .. }) => -(hits as i64),
-            Ask::Peek | Ask::Reset => 0,
+            Ask::Peek | Ask::Settle(_) | Ask::Reset => 0,
         }
     }
 
@@ -89,7 +92,7 @@ impl Ask {
     pub fn taken(self) -> u64 {
         match self {
             Ask::Take(hits) => hits,
-            Ask::Peek | Ask::Refund(_) | Ask::Reset | Ask::TakeBack(_) => 0,
+            Ask::Peek | Ask::Refund(_) | Ask::Settle(_) | Ask::Reset | Ask::TakeBack(_) => 0,
         }
     }
 
@@ -98,16 +101,27 @@ impl Ask {
         matches!(self, Ask::Refund(_))
     }
 
-    /// Returns whether the operation returns hits to the counter: a refund, a release or a take-back.
+    /// Returns the hits that a stream has used, if its hold is settled.
+    pub fn settled(self) -> Option<u64> {
+        if let Ask::Settle(hits) = self { Some(hits) } else { None }
+    }
+
+    /// Returns whether no limit denies the operation, because it tells what has happened: a refund, a release or a
+    /// settle.
+    pub fn is_report(self) -> bool {
+        matches!(self, Ask::Refund(_) | Ask::Settle(_))
+    }
+
+    /// Returns whether the operation may return hits to the counter: a refund, a release, a settle or a take-back.
     pub fn returns_hits(self) -> bool {
-        matches!(self, Ask::Refund(_) | Ask::TakeBack(_))
+        matches!(self, Ask::Refund(_) | Ask::Settle(_) | Ask::TakeBack(_))
     }
 
     /// Returns the charge to take back, if any.
     pub fn charge(self) -> Option<Charge> {
         match self {
             Ask::TakeBack(charge) => Some(charge),
-            Ask::Take(_) | Ask::Peek | Ask::Refund(_) | Ask::Reset => None,
+            Ask::Take(_) | Ask::Peek | Ask::Refund(_) | Ask::Settle(_) | Ask::Reset => None,
         }
     }
 }
@@ -115,7 +129,8 @@ impl Ask {
 /// The caller that a counter is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// Number of the stream that takes or releases a slot, up to 2^53. Only concurrency limits use it.
+    /// Number of the stream that takes or releases a slot, or holds or settles hits, up to 2^53. Only limits with
+    /// holders use it.
     pub holder: u64,
     /// The longest delay that the caller accepts. A request that would be delayed longer is denied and not charged.
     /// Only a leaky bucket with a `max_delay` uses it.

@@ -77,7 +77,7 @@ pub struct State {
 pub(super) fn decide(
     limit: &Limit,
     bucket: &Bucket,
-    Attempt { hits, charge, denied, caller }: Attempt,
+    Attempt { hits, charge, denied, caller, .. }: Attempt,
     state: Option<&State>,
     now: u64,
 ) -> (Option<(State, u64)>, Verdict) {

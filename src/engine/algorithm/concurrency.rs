@@ -45,7 +45,8 @@ const DENIED_MS: u64 = 10_000;
 /// How many denied takes of holders without a slot are remembered.
 const MAX_DENIED: usize = 100;
 
-pub(super) const TRAITS: Traits = Traits { code: "co1", has_holders: true, leased: None, denials_last: false };
+pub(super) const TRAITS: Traits =
+    Traits { code: "co1", has_holders: true, counts_in_progress: true, leased: None, denials_last: false };
 
 /// A concurrency limit has no parameters besides number and period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -76,7 +77,7 @@ pub use self::State as Change;
 pub(super) fn decide(
     limit: &Limit,
     _: &Parameters,
-    Attempt { hits, charge, denied: by_others, caller: Caller { holder, .. } }: Attempt,
+    Attempt { hits, charge, denied: by_others, caller: Caller { holder, .. }, .. }: Attempt,
     state: Option<&State>,
     now: u64,
 ) -> (Option<(State, u64)>, Verdict) {

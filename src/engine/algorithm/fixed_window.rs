@@ -29,8 +29,13 @@ pub(super) const OPTIONS: &[&str] = &["time_zone", "starts"];
 /// counter stays at most one window ahead of the clock.
 const STANDS_STILL_MS: u64 = 60 * 60 * 1000;
 
-pub(super) const TRAITS: Traits =
-    Traits { code: "fw1", has_holders: false, leased: Some(Occupies::Window), denials_last: true };
+pub(super) const TRAITS: Traits = Traits {
+    code: "fw1",
+    has_holders: false,
+    counts_in_progress: false,
+    leased: Some(Occupies::Window),
+    denials_last: true,
+};
 
 /// The alignment of windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -61,7 +66,7 @@ pub use self::State as Change;
 pub(super) fn decide(
     limit: &Limit,
     parameters: &Parameters,
-    Attempt { hits, charge, denied, caller }: Attempt,
+    Attempt { hits, charge, denied, caller, .. }: Attempt,
     state: Option<&State>,
     now: u64,
 ) -> (Option<(State, u64)>, Verdict) {

@@ -19,8 +19,13 @@ pub(super) const BURST: u32 = 1;
 
 pub(super) const OPTIONS: &[&str] = &["burst", "max_delay"];
 
-pub(super) const TRAITS: Traits =
-    Traits { code: "lb1", has_holders: false, leased: Some(Occupies::Tokens), denials_last: true };
+pub(super) const TRAITS: Traits = Traits {
+    code: "lb1",
+    has_holders: false,
+    counts_in_progress: false,
+    leased: Some(Occupies::Tokens),
+    denials_last: true,
+};
 
 /// Returns a bucket that can delay hits.
 pub(super) fn parameters(number: u32, period_ms: u64, options: &Options) -> Result<Bucket, LimitErrors> {

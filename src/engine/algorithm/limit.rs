@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::budget;
 use super::calendar::Calendar;
 use super::concurrency;
 use super::fixed_window;
@@ -9,7 +10,7 @@ use super::leaky_bucket;
 use super::options::{Initial, Options};
 use super::sliding_log;
 use super::sliding_window;
-use super::{Algorithm, Caller, FIGURES, NoLease, Occupies, Parameters};
+use super::{Algorithm, Ask, Caller, FIGURES, NoLease, Occupies, Parameters};
 
 /// The longest period a limit may have: 366 days.
 pub const MAX_PERIOD: Duration = Duration::from_secs(366 * 24 * 60 * 60);
@@ -94,6 +95,15 @@ pub enum LimitError {
     /// `count_denied` on a concurrency limit.
     #[error("{}", concurrency::COUNTS_NO_DENIED)]
     SlotsOfDenied,
+    /// The `settle_within` of a budget, outside the range of a period.
+    #[error("settle_within is a whole number of milliseconds, from 1ms to 366d")]
+    SettleWithin,
+    /// An estimate of 0.
+    #[error("estimate must be at least 1: without it, a stream that brings no estimate holds nothing")]
+    Estimate,
+    /// `count_denied` on a budget.
+    #[error("{}", budget::COUNTS_NO_DENIED)]
+    DeniedOfBudget,
 }
 
 impl LimitError {
@@ -109,7 +119,9 @@ impl LimitError {
             LimitError::Starts => "starts",
             LimitError::Hold => "hold",
             LimitError::LogNumber | LimitError::Slots => "requests_per_unit",
-            LimitError::SlotsOfDenied => "count_denied",
+            LimitError::SlotsOfDenied | LimitError::DeniedOfBudget => "count_denied",
+            LimitError::SettleWithin => "settle_within",
+            LimitError::Estimate => "estimate",
         }
     }
 
@@ -140,7 +152,7 @@ impl Limit {
     /// Returns all errors: values out of range, and options that the algorithm does not have.
     pub fn new(algorithm: Algorithm, number: u32, period: Duration, options: Options) -> Result<Limit, LimitErrors> {
         let wrong_period = (!is_period(period)).then_some(match algorithm {
-            algorithm if algorithm.has_holders() => LimitError::Hold,
+            algorithm if algorithm.counts_in_progress() => LimitError::Hold,
             _ => LimitError::Period,
         });
         // A placeholder, so that the other values can be checked, too.
@@ -235,6 +247,11 @@ impl Limit {
             },
             Algorithm::LeakyBucket => Options { burst: given.burst.or(Some(leaky_bucket::BURST)), ..options },
             Algorithm::FixedWindow => Options { starts: Some(given.starts.unwrap_or_default()), ..options },
+            Algorithm::Budget => Options {
+                settle_within: given.settle_within.or(Some(budget::SETTLE_WITHIN)),
+                unsettled: Some(given.unsettled.unwrap_or_default()),
+                ..options
+            },
             Algorithm::SlidingLog | Algorithm::Concurrency => options,
         }
     }
@@ -262,7 +279,7 @@ impl Limit {
 
     /// Returns the period that the number applies to; `None` for concurrency, where it applies at every moment.
     pub fn window(&self) -> Option<Duration> {
-        (!self.algorithm().has_holders()).then(|| self.period())
+        (!self.algorithm().counts_in_progress()).then(|| self.period())
     }
 
     /// Returns the period in milliseconds.
@@ -331,10 +348,13 @@ impl Limit {
 
     /// Returns the algorithm's figures for the Lua twin. `clock` returns this process's time in milliseconds since the
     /// epoch; it is called only for windows that follow a calendar.
-    pub fn figures(&self, caller: Caller, clock: impl FnOnce() -> u64) -> [u64; FIGURES] {
-        match self.calendar() {
-            Some(calendar) => fixed_window::Parameters::calendar_figures(calendar, clock()),
-            None => self.parameters.figures(caller),
+    pub fn figures(&self, ask: Ask, caller: Caller, clock: impl FnOnce() -> u64) -> [u64; FIGURES] {
+        match (self.calendar(), ask) {
+            (Some(calendar), _) => fixed_window::Parameters::calendar_figures(calendar, clock()),
+            (None, Ask::Settle(actual)) if self.algorithm() == Algorithm::Budget => {
+                budget::Parameters::settling(self.parameters.figures(caller), actual)
+            }
+            (None, _) => self.parameters.figures(caller),
         }
     }
 

@@ -9,6 +9,7 @@
 
 mod ask;
 mod bucket;
+pub mod budget;
 mod calendar;
 pub mod concurrency;
 pub mod fixed_window;
@@ -30,7 +31,7 @@ pub use leased::{Granted, LeaseAsk, Occupies, Returned};
 pub use limit::scaled;
 pub use limit::{Limit, LimitError, LimitErrors, MAX_DELAY, MAX_PERIOD};
 use limit::{MAX_REFILL_MS, is_period};
-pub use options::{Declared, Initial, Kind, Options, Starts, Weighting, Written};
+pub use options::{Declared, Initial, Kind, Options, Starts, Unsettled, Weighting, Written};
 pub use penalty::{Event, Penalty, PenaltyError};
 
 /// Number of algorithm-specific figures that an algorithm may pass to its Lua twin.
@@ -48,9 +49,17 @@ struct Attempt {
     hits: i64,
     /// The charge to take back. `None` for a refund.
     charge: Option<Charge>,
+    /// The hits that a stream has used, if this settles its hold. Such an attempt has no hits.
+    settles: Option<u64>,
     /// Another limit denies the request, so this one takes nothing, whatever its own verdict.
     denied: bool,
     caller: Caller,
+}
+
+impl Attempt {
+    fn new(ask: Ask, denied: bool, caller: Caller) -> Attempt {
+        Attempt { hits: ask.hits(), charge: ask.charge(), settles: ask.settled(), denied, caller }
+    }
 }
 
 macro_rules! algorithms {
@@ -242,6 +251,7 @@ algorithms! {
     TokenBucket token_bucket
     LeakyBucket leaky_bucket
     Concurrency concurrency
+    Budget budget
 }
 
 /// The properties that an algorithm declares.
@@ -250,9 +260,11 @@ struct Traits {
     /// The algorithm's part of a counter's name. It includes the version of the state's layout, so a new layout starts
     /// new counters.
     code: &'static str,
-    /// A stream holds the hits it takes until it releases them: the number limits requests in progress, not requests
-    /// per period.
+    /// A stream holds the hits it takes until it releases or settles them, and the last entry of a descriptor names the
+    /// stream.
     has_holders: bool,
+    /// The number limits hits in progress, not hits per period.
+    counts_in_progress: bool,
     /// How leased hits occupy a counter; `None` where hits cannot be leased.
     leased: Option<Occupies>,
     /// The time in a denial is final: the same request is denied until then, unless another request refunds hits.
@@ -271,10 +283,15 @@ pub enum NoLease {
 }
 
 impl Algorithm {
-    /// Returns whether a stream holds the hits it takes until it releases them: the number then limits requests in
-    /// progress, not requests per period.
+    /// Returns whether a stream holds the hits it takes until it releases or settles them. The last entry of a
+    /// descriptor then names the stream.
     pub const fn has_holders(self) -> bool {
         self.traits().has_holders
+    }
+
+    /// Returns whether the number limits hits in progress, not hits per period.
+    pub const fn counts_in_progress(self) -> bool {
+        self.traits().counts_in_progress
     }
 
     /// Returns whether a limit of this algorithm may have an option of this name.
@@ -289,8 +306,11 @@ impl Algorithm {
 
     /// Returns why this algorithm cannot be the default for limits that name none; `None` where it can.
     pub const fn no_default(self) -> Option<&'static str> {
-        if self.has_holders() {
+        if self.counts_in_progress() {
             return Some("concurrency cannot be the default: it counts slots and has no unit, which other limits need");
+        }
+        if self.has_holders() {
+            return Some("a budget cannot be the default: it counts streams, which other limits do not name");
         }
         None
     }
@@ -301,7 +321,7 @@ impl Limit {
     ///
     /// `state` is the counter's stored state, `None` for a new counter.
     pub fn decide(&self, ask: Ask, caller: Caller, state: Option<&State>, now: u64) -> Outcome {
-        let attempt = Attempt { hits: ask.hits(), charge: ask.charge(), denied: false, caller };
+        let attempt = Attempt::new(ask, false, caller);
         if ask == Ask::Reset {
             let Outcome { verdict, .. } = self.decide_attempt(attempt, None, now);
             return Outcome { effect: state.map_or(Effect::None, |_| Effect::Forgotten), verdict };
@@ -316,7 +336,7 @@ impl Limit {
         if ask == Ask::Reset {
             return self.decide(ask, caller, state, now);
         }
-        let attempt = Attempt { hits: ask.hits(), charge: ask.charge(), denied: true, caller };
+        let attempt = Attempt::new(ask, true, caller);
         self.decide_attempt(attempt, state, now)
     }
 }

@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use super::concurrency;
 use super::{Algorithm, TimeZone};
+use super::{budget, concurrency};
 
 /// An option of algorithms, as rules have it.
 #[derive(Clone, Copy, Debug)]
@@ -173,10 +173,32 @@ options! {
         )],
         is_explained: false
     }
+    /// Budget: the time in which a stream must settle what it holds.
+    settle_within: Duration {
+        about: "For budgets: time after which what a stream holds is unsettled, from 1ms to 366d. Longer than any \
+                stream should last. Default: 10m.",
+        example: "30m", conflicts: &[], is_explained: true
+    }
+    /// Budget: what a stream holds that brings no estimate of its own.
+    estimate: u32 {
+        about: "For budgets: hits that a stream holds if it brings no estimate, that is, holds 0. Without it such a \
+                stream holds nothing.",
+        example: "500", conflicts: &[], is_explained: false
+    }
+    /// Budget: what becomes of hits that are held and not settled in time.
+    unsettled: Unsettled {
+        about: "For budgets: whether what a stream holds and does not settle in time is charged or refunded. Default: \
+                charge.",
+        example: "refund", conflicts: &[], is_explained: true
+    }
     /// Charges denied requests, too. Only fixed windows have it on by default; concurrency never does.
     count_denied: bool {
         about: "Whether denied requests are charged as well. Default: true for fixed windows, false for others.",
-        example: "true", conflicts: &[("concurrency", concurrency::COUNTS_NO_DENIED)], is_explained: true
+        example: "true", conflicts: &[
+            ("concurrency", concurrency::COUNTS_NO_DENIED),
+            ("budget", budget::COUNTS_NO_DENIED),
+        ],
+        is_explained: true
     }
 }
 
@@ -199,6 +221,29 @@ impl Starts {
         match self {
             Starts::Clock => "clock",
             Starts::FirstRequest => "first_request",
+        }
+    }
+}
+
+/// What becomes of hits that a stream holds and does not settle in time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Unsettled {
+    /// They are charged as if they had been used.
+    #[default]
+    Charge,
+    /// They are refunded.
+    Refund,
+}
+
+impl Unsettled {
+    /// Both values.
+    pub const ALL: [Unsettled; 2] = [Unsettled::Charge, Unsettled::Refund];
+
+    /// The name in rules.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Unsettled::Charge => "charge",
+            Unsettled::Refund => "refund",
         }
     }
 }
@@ -314,6 +359,18 @@ impl Value for Starts {
 
     fn of(written: Written<'_>) -> Option<Starts> {
         Starts::ALL.into_iter().find(|starts| written == Written::Name(starts.name()))
+    }
+
+    fn written(&self) -> String {
+        self.name().to_owned()
+    }
+}
+
+impl Value for Unsettled {
+    const KIND: Kind = Kind::Choice(|| Unsettled::ALL.map(Unsettled::name).to_vec());
+
+    fn of(written: Written<'_>) -> Option<Unsettled> {
+        Unsettled::ALL.into_iter().find(|unsettled| written == Written::Name(unsettled.name()))
     }
 
     fn written(&self) -> String {

@@ -19,8 +19,13 @@ use super::{
 
 pub(super) const OPTIONS: &[&str] = &[];
 
-pub(super) const TRAITS: Traits =
-    Traits { code: "sl1", has_holders: false, leased: Some(Occupies::Room), denials_last: true };
+pub(super) const TRAITS: Traits = Traits {
+    code: "sl1",
+    has_holders: false,
+    counts_in_progress: false,
+    leased: Some(Occupies::Room),
+    denials_last: true,
+};
 
 /// The largest number. In Redis each entry takes 22 bytes.
 ///

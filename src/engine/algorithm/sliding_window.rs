@@ -17,8 +17,13 @@ use super::{
 
 pub(super) const OPTIONS: &[&str] = &["segments", "weighting"];
 
-pub(super) const TRAITS: Traits =
-    Traits { code: "sw1", has_holders: false, leased: Some(Occupies::Room), denials_last: true };
+pub(super) const TRAITS: Traits = Traits {
+    code: "sw1",
+    has_holders: false,
+    counts_in_progress: false,
+    leased: Some(Occupies::Room),
+    denials_last: true,
+};
 
 /// Default number of segments in a period, and the largest number.
 pub(super) const SEGMENTS: u32 = 10;

@@ -11,8 +11,13 @@ pub use super::bucket::{State, State as Change};
 
 pub(super) const OPTIONS: &[&str] = &["burst", "initial"];
 
-pub(super) const TRAITS: Traits =
-    Traits { code: "tb1", has_holders: false, leased: Some(Occupies::Tokens), denials_last: true };
+pub(super) const TRAITS: Traits = Traits {
+    code: "tb1",
+    has_holders: false,
+    counts_in_progress: false,
+    leased: Some(Occupies::Tokens),
+    denials_last: true,
+};
 
 /// Returns a bucket that never delays hits. The default burst is the number.
 pub(super) fn parameters(number: u32, period_ms: u64, options: &Options) -> Result<Bucket, LimitErrors> {

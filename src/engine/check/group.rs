@@ -31,7 +31,7 @@ impl Votes {
         match role {
             Role::Enforced => self.denied |= over,
             // A refund does not depend on a quota.
-            Role::Quota if !check.ask.returns_hits() => {
+            Role::Quota if check.ask.hits() >= 0 => {
                 let known_over = match self.last {
                     Some((last, known_over)) if last == check.descriptor => known_over,
                     _ => {

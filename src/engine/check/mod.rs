@@ -9,7 +9,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::algorithm::lease_terms::Lease;
-use crate::algorithm::{Ask, Caller, Granted, LeaseAsk, Limit, Penalty, Verdict};
+use crate::algorithm::{Algorithm, Ask, Caller, Granted, LeaseAsk, Limit, Penalty, Verdict};
 use crate::descriptor::Role;
 use crate::share::Shared;
 use crate::usage::Usage;
@@ -154,6 +154,10 @@ impl Check {
 
     /// Returns the most work that the check takes; 1 is a decision on a small counter.
     pub fn work(&self) -> u64 {
+        // A part of what a stream holds or settles, for which another check asks.
+        if self.limit.algorithm() == Algorithm::Budget && self.ask == Ask::Peek {
+            return 1;
+        }
         let penalty = self.penalized().map_or(0, |penalized| penalized.penalty.work());
         self.limit.work() + penalty + u64::from(self.leased.is_some()) + u64::from(self.recorded.is_some())
     }

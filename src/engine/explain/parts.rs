@@ -119,7 +119,7 @@ impl Parts<'_> {
         let algorithm = limit.algorithm();
         let by = (config.origins.algorithm, "DEFAULT_ALGORITHM");
         self.add_with_origin("algorithm", algorithm.name(), by, |origin| origin.algorithm);
-        if algorithm.has_holders() {
+        if algorithm.counts_in_progress() {
             let hold = descriptor::length(limit.period());
             self.add_with_origin("hold", &hold, (config.origins.hold, ""), |_| None);
         }

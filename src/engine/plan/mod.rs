@@ -5,13 +5,13 @@ mod names;
 use std::time::Duration;
 
 use crate::adjustment::{Applied, Effect, InForce, LimitName};
-use crate::algorithm::{Algorithm, Ask, Caller, Limit, LimitErrors, Options};
+use crate::algorithm::{Algorithm, Ask, Caller, Limit, LimitErrors, MAX_HITS, Options};
 use crate::asked::{Asked, Source};
 use crate::check::{
     Check, CheckVerdict, Key, Occasion, Origin, Partly, Penalized, Recorded, StoreError, Verdicts, holder,
 };
 use crate::decision::{Answer, Decision, Few, Limited, Status};
-use crate::descriptor::{Descriptor, Entry, Override, Request, Role};
+use crate::descriptor::{Descriptor, Entry, HOLD_KEY, Override, Request, Role, SETTLE_KEY};
 use crate::rules::expect::{Expect, Missing};
 use crate::rules::options::RuleOptions;
 use crate::rules::{Allowance, Defaults, Domain, FailureMode, LimitConfig, Rule, RuleLimit, Rules};
@@ -208,6 +208,7 @@ impl<'a> Plan<'a> {
                 None => options.unknown_descriptor.status(descriptor),
             });
         }
+        plan.hold_estimates();
         let is_denied = plan.statuses.iter().any(Status::is_unknown)
             || plan.missing.is_some_and(|missing| missing.denies())
             || plan.blocked().next().is_some();
@@ -258,29 +259,32 @@ impl<'a> Plan<'a> {
                 continue;
             }
             let descriptor = &request.descriptors[index];
+            let is_of_budget = limit.algorithm() == Algorithm::Budget;
+            let (held, ask) = if is_of_budget { budget_ask(descriptor) } else { (None, descriptor.ask) };
+            let entries = held.as_deref().unwrap_or(&descriptor.entries);
             let name = LimitName { path: &rule.path, label: &rule_limit.label };
-            let adjusted = self.applied(&request.domain, Some(name), descriptor);
+            let adjusted = self.applied(&request.domain, Some(name), entries);
             let brought = number.zip(descriptor.limit).map(|(number, brought)| number.limit(&limit, brought));
             let limit = changed(&brought.unwrap_or(limit), adjusted);
-            if descriptor.ask.is_refund() && !give_back {
+            if descriptor.ask.is_refund() && (is_of_budget || !give_back) {
                 self.refused = self.refused.or(Some((index, rule_limit)));
             }
             let shared_pattern = |level| rule.shared_pattern(level);
             let (prefix, domain) = (&self.options.key_prefix, &request.domain);
-            let own_key = || Key::new(prefix, domain, &descriptor.entries, shared_pattern, &limit, Origin::Rule);
-            let of_window = |start_s| Key::of_window(prefix, domain, &descriptor.entries, shared_pattern, start_s);
+            let own_key = || Key::new(prefix, domain, entries, shared_pattern, &limit, Origin::Rule);
+            let of_window = |start_s| Key::of_window(prefix, domain, entries, shared_pattern, start_s);
             // Names of envoyproxy/ratelimit have no form for a penalty, or for usage pages, which must be in the same
             // cluster slot.
             let window = self.names.window_in(rule, &limit).filter(|_| penalty.is_none() && usage.is_none());
             let (key, window) = names::name(window, own_key, of_window);
             let recorded = usage.map(|usage| Recorded {
                 usage,
-                tag: key.long_tag(domain, &descriptor.entries, shared_pattern, &limit),
+                tag: key.long_tag(domain, entries, shared_pattern, &limit),
                 occasion: Occasion::default(),
             });
             let penalty = penalty.map(|penalty| Penalized { key: key.of_penalty(&penalty), penalty });
-            let holder = if limit.algorithm().has_holders() { holder(&descriptor.entries) } else { 0 };
-            let of_key = Some((&*request.domain, &*descriptor.entries));
+            let holder = if limit.algorithm().has_holders() { holder(entries) } else { 0 };
+            let of_key = Some((&*request.domain, entries));
             let role = self.options.role_of_limit(rule, &rule_limit.config, of_key, adjusted);
             // A changed limit may allow fewer hits than the rule's lease takes.
             let is_changed = brought.is_some() || adjusted.number.is_some();
@@ -298,7 +302,7 @@ impl<'a> Plan<'a> {
                 shared,
                 durable: *durable,
                 recorded,
-                ..Check::new(key, limit, descriptor.ask.times(*cost))
+                ..Check::new(key, limit, ask.times(*cost))
             };
             let source = Source::Rule(rule, rule_limit);
             self.add(Asked { check, source, role, failure_mode: *failure_mode, adjusted });
@@ -310,7 +314,7 @@ impl<'a> Plan<'a> {
         // Cannot fail: any number in any unit is a valid limit.
         let Ok(limit) = brought_along(&domain.defaults, limit) else { return };
         let descriptor = &request.descriptors[index];
-        let adjusted = self.applied(&request.domain, None, descriptor);
+        let adjusted = self.applied(&request.domain, None, &descriptor.entries);
         let limit = changed(&limit, adjusted);
         let (prefix, name) = (&self.options.key_prefix, &request.domain);
         let own_key = || Key::new(prefix, name, &descriptor.entries, |_| None, &limit, Origin::Override);
@@ -327,8 +331,8 @@ impl<'a> Plan<'a> {
     }
 
     /// Returns the adjustments that apply to a limit of this descriptor.
-    fn applied(&self, domain: &str, limit: Option<LimitName<'_>>, descriptor: &Descriptor) -> Applied<'a> {
-        let of = |adjustments: &'a InForce| adjustments.of(domain, limit, &descriptor.entries);
+    fn applied(&self, domain: &str, limit: Option<LimitName<'_>>, entries: &[Entry]) -> Applied<'a> {
+        let of = |adjustments: &'a InForce| adjustments.of(domain, limit, entries);
         self.adjustments.map(of).unwrap_or_default()
     }
 
@@ -336,6 +340,13 @@ impl<'a> Plan<'a> {
     /// refunds. No adjustment affects a reset, or the release of a slot, which may have been taken before the
     /// adjustment.
     fn add(&mut self, mut asked: Asked<'a>) {
+        let settles = asked.check.ask.settled().is_some();
+        self.join_streams(&mut asked.check);
+        if settles {
+            // A settle tells what has happened: nothing denies it, nor the parts for which another check asks.
+            asked.failure_mode = FailureMode::Open;
+            return self.asked.push(asked);
+        }
         let Check { ask, limit, .. } = &asked.check;
         let is_for_store = *ask == Ask::Reset || (ask.returns_hits() && limit.algorithm().has_holders());
         let answer = match asked.adjusted.passage.map(|adjustment| adjustment.content.effect) {
@@ -357,6 +368,46 @@ impl<'a> Plan<'a> {
         };
         let place = self.limits();
         self.settled.push(Settled { place, asked, answer });
+    }
+
+    /// Adds what a stream holds or settles to the same of an earlier descriptor, which asks for both: Envoy tells the
+    /// parts of a stream's cost by several descriptors of one call, in any order, and the first must not settle alone.
+    fn join_streams(&mut self, check: &mut Check) {
+        if check.limit.algorithm() != Algorithm::Budget {
+            return;
+        }
+        let is_same = |other: &Check| other.key == check.key && other.caller.holder == check.caller.holder;
+        for Asked { check: other, .. } in &mut self.asked {
+            let sum = |a: u64, b: u64| a.saturating_add(b).min(MAX_HITS);
+            other.ask = match (other.ask, check.ask) {
+                (Ask::Take(a), Ask::Take(b)) if is_same(other) => Ask::Take(sum(a, b)),
+                (Ask::Settle(a), Ask::Settle(b)) if is_same(other) => Ask::Settle(sum(a, b)),
+                _ => continue,
+            };
+            if check.ask.settled().is_some() {
+                // No ban denies a settle.
+                check.penalty = None;
+            }
+            check.ask = Ask::Peek;
+            return;
+        }
+    }
+
+    /// Lets streams hold the estimate of the rule that bring none of their own.
+    fn hold_estimates(&mut self) {
+        for place in 0..self.asked.len() {
+            let check = &self.asked[place].check;
+            let Some(estimate) = check.limit.options().estimate.filter(|_| check.ask == Ask::Peek) else { continue };
+            let is_same = |other: &Check| other.key == check.key && other.caller.holder == check.caller.holder;
+            let mut others = self.asked.iter().map(|asked| &asked.check).filter(|other| is_same(other));
+            if others.all(|other| other.ask == Ask::Peek) {
+                let cost = match self.asked[place].source {
+                    Source::Rule(_, limit) => limit.config.options.cost,
+                    Source::Override(_) => 1,
+                };
+                self.asked[place].check.ask = Ask::Take(estimate.into()).times(cost);
+            }
+        }
     }
 
     /// Returns the limits that an adjustment blocks.
@@ -394,7 +445,7 @@ impl<'a> Plan<'a> {
         self
     }
 
-    /// Changes the plan for a caller that never reports the end of a stream, so it takes no slots.
+    /// Changes the plan for a caller that never reports the end of a stream, so it takes no slots and holds nothing.
     #[must_use]
     pub fn without_holders(mut self) -> Plan<'a> {
         for Asked { check, .. } in self.asked.iter_mut().filter(|asked| asked.check.limit.algorithm().has_holders()) {
@@ -480,8 +531,8 @@ impl<'a> Plan<'a> {
         let mode = |Asked { check, failure_mode, .. }: &Asked<'_>| match failure_mode {
             // A limit that cannot deny the request cannot fail it either.
             FailureMode::Error if check.role == Role::Shadow => FailureMode::Open,
-            // A refund always passes.
-            FailureMode::Closed if check.ask.is_refund() => FailureMode::Open,
+            // A refund or settle always passes.
+            FailureMode::Closed if check.ask.is_report() => FailureMode::Open,
             mode => *mode,
         };
         let modes: Vec<FailureMode> = self.asked.iter().map(mode).collect();
@@ -489,7 +540,7 @@ impl<'a> Plan<'a> {
         if !is_denied && let Some(place) = modes.iter().enumerate().position(fails) {
             return Err(Undecided { source: self.asked[place].source, asked: self.asked, place });
         }
-        let open = |check: &Check| if check.ask.is_refund() { Answer::NotRefunded } else { Answer::FailedOpen };
+        let open = |check: &Check| if check.ask.is_report() { Answer::NotRefunded } else { Answer::FailedOpen };
         let answer = |(place, (asked, mode)): (usize, (&Asked<'_>, &FailureMode))| {
             if let Some(verdict) = decided(place) {
                 return Some(Answer::Store(verdict));
@@ -538,6 +589,20 @@ impl<'a> Plan<'a> {
         let shadow_mode = self.options.shadow_mode;
         Decision::new((self.domain_found, self.missing), self.statuses, limits, shadow_mode)
     }
+}
+
+/// Returns what a descriptor asks of a budget, and the entries that name its counter if they are not its own: those of
+/// a settle end with another key than the rule.
+fn budget_ask(Descriptor { entries, ask, .. }: &Descriptor) -> (Option<Vec<Entry>>, Ask) {
+    let Some((last, path)) = entries.split_last().filter(|(last, _)| last.key == SETTLE_KEY) else {
+        return (None, *ask);
+    };
+    let held = Entry { key: HOLD_KEY.into(), value: last.value.clone() };
+    let ask = match ask {
+        Ask::Take(_) | Ask::Peek => Ask::Settle(ask.taken()),
+        other => *other,
+    };
+    (Some(path.iter().cloned().chain([held]).collect()), ask)
 }
 
 /// Returns the limit that a request sets. It uses the defaults of its domain, but a sliding window if the number is too

@@ -95,6 +95,21 @@ pub struct RuleConfig {
     pub limits: Vec<RuleLimitConfig>,
 }
 
+impl RuleConfig {
+    /// Returns the algorithm of each limit; `None` for one that limits nothing.
+    pub fn algorithms(&self) -> impl Iterator<Item = Option<Algorithm>> + Clone {
+        self.limits.iter().map(|limit| match &limit.config.allowance {
+            Allowance::Limited(limit) => Some(limit.algorithm()),
+            Allowance::Unlimited => None,
+        })
+    }
+
+    /// Returns whether any limit is a budget.
+    pub fn is_budget(&self) -> bool {
+        self.algorithms().any(|algorithm| algorithm == Some(Algorithm::Budget))
+    }
+}
+
 /// One limit of a rule: its own properties, and its settings, which equal limits may share. Few of a million rules have
 /// settings that no other rule has.
 #[derive(Clone, Debug, PartialEq)]

@@ -9,14 +9,15 @@ use std::sync::{Arc, OnceLock};
 use hashbrown::HashMap;
 
 use super::checked::{
-    Defaults, DescriptorConfig, DomainConfig, LimitConfig, OriginConfig, Place, RuleConfig, RuleLimitConfig,
+    Allowance, Defaults, DescriptorConfig, DomainConfig, LimitConfig, OriginConfig, Place, RuleConfig, RuleLimitConfig,
 };
 use super::config::Metadata;
 use super::expect::Expect;
 use super::report::Line;
 use super::shares::DomainShares;
 use super::version;
-use crate::descriptor::{Descriptor, Entry, Role};
+use crate::algorithm::Algorithm;
+use crate::descriptor::{Descriptor, Entry, Role, SETTLE_KEY};
 use crate::wildcard::Wildcard;
 
 /// A rule in force.
@@ -111,6 +112,15 @@ impl Rule {
     /// Returns whether its limit takes the number of one that a request brings along.
     pub fn takes_number(&self) -> bool {
         self.limits.iter().any(|limit| limit.config.options.number.is_some())
+    }
+
+    /// Returns whether its limits are budgets. Descriptors that settle end with another key than those that hold.
+    pub fn is_budget(&self) -> bool {
+        let algorithm = |limit: &RuleLimit| match &limit.config.allowance {
+            Allowance::Limited(limit) => Some(limit.algorithm()),
+            Allowance::Unlimited => None,
+        };
+        self.limits.iter().any(|limit| algorithm(limit) == Some(Algorithm::Budget))
     }
 
     /// Returns whether statistics distinguish its requests by their values.
@@ -496,6 +506,12 @@ impl Compiler {
             self.ends.truncate(depth);
             self.path.truncate(path);
             self.shared.truncate(depth);
+
+            let is_budget = |RuleId(id): &RuleId| self.rules[id.get() as usize - 1].is_budget();
+            if let Some(id) = node.rule.filter(is_budget).filter(|_| value.is_none()) {
+                let settles = Node { rule: Some(id), place, level: None };
+                level.key(SETTLE_KEY.into()).default = Some(Box::new(settles));
+            }
 
             let wild_key = key.contains('*');
             if !wild_key && !value.as_deref().is_some_and(|value| value.contains('*')) {

@@ -12,7 +12,7 @@ use super::complaints::Complaints;
 use super::config::{FieldPath, Raw, RawDomain};
 use super::report::{nearest, quoted};
 use super::section::{Key, Takes, key};
-use crate::descriptor::Request;
+use crate::descriptor::{Descriptor, Request, SETTLE_KEY};
 
 pub(super) const EXPECT: Key = key(
     "expect",
@@ -82,11 +82,12 @@ impl Missing<'_> {
 }
 
 impl Expect {
-    /// Returns the first entry that a domain expects and a request does not bring. A request that only refunds need not
-    /// bring any.
+    /// Returns the first entry that a domain expects and a request does not bring. A request that only refunds or
+    /// settles need not bring any.
     pub fn missing<'a>(domain: &'a Domain, request: &Request) -> Option<Missing<'a>> {
         let expect = domain.expect.as_ref()?;
-        if request.descriptors.iter().all(|descriptor| descriptor.ask.is_refund()) {
+        let settles = |descriptor: &Descriptor| descriptor.entries.last().is_some_and(|last| last.key == SETTLE_KEY);
+        if request.descriptors.iter().all(|descriptor| descriptor.ask.is_refund() || settles(descriptor)) {
             return None;
         }
         let has = |key: &str| {

@@ -109,6 +109,8 @@ pub struct Seen<'s> {
 #[derive(Default)]
 struct Counter {
     /// Times and hits admitted by the store or a lease.
+    /// What streams have settled: sent, answered, and the hits.
+    settled: Vec<(Instant, Instant, u64)>,
     passed: Vec<(Instant, u64)>,
     /// The greatest number that was in force, and its period.
     most: u64,
@@ -365,7 +367,7 @@ impl Judge {
             && check.ask.taken() > 0
         {
             counter.passed.push((Instant::now() + decision.delay, check.ask.taken()));
-            if check.limit.algorithm().has_holders() {
+            if check.limit.algorithm().counts_in_progress() {
                 counter.in_progress += 1;
                 let (in_progress, most) = (counter.in_progress, counter.most);
                 let excused = !self.weather.is_calm() || self.weather.steps.is_some();
@@ -407,10 +409,22 @@ impl Judge {
         self.changed = Some(Instant::now());
     }
 
+    /// Records that streams which held hits have settled, since this time.
+    pub fn settled(&mut self, settle: &Request, since: Instant) {
+        for one in settle.descriptors.iter().filter(|one| one.entries[0].key == "spend") {
+            for (key, counter) in &mut self.counters {
+                if is_of(key, &one.entries[0].key, &one.entries[0].value) {
+                    counter.settled.push((since, Instant::now(), one.ask.taken() * self.scenario.cost));
+                }
+            }
+        }
+    }
+
     /// Returns the descriptors of a refund that are counted by rules.
     fn of_rules<'d>(&self, refund: &'d Request) -> impl Iterator<Item = &'d Descriptor> + use<'d> {
         let takes_numbers = self.scenario.takes_numbers;
-        refund.descriptors.iter().filter(move |one| one.limit.is_none() || takes_numbers)
+        let is_refund = |one: &&Descriptor| one.entries[0].key != "spend";
+        refund.descriptors.iter().filter(is_refund).filter(move |one| one.limit.is_none() || takes_numbers)
     }
 
     /// Records that refunds start now; a stream that passed has ended.
@@ -504,6 +518,23 @@ impl Judge {
                 format!("{key}: {taken} were charged, and {passed} passed and {let_go} were let go")
             });
             self.never_more(key, counter);
+            self.never_overspent(key, counter);
+        }
+    }
+
+    /// Asserts that in no interval of one period streams settle more than the number, where each settles at most what
+    /// it holds.
+    fn never_overspent(&mut self, key: &Key, counter: &Counter) {
+        if (self.weather.fails_over && !counter.is_durable) || self.weather.steps == Some(true) {
+            return;
+        }
+        for (from, ..) in &counter.settled {
+            let within =
+                counter.settled.iter().filter(|(since, until, _)| since >= from && *until <= *from + counter.period);
+            let sum: u64 = within.map(|(.., hits)| hits).sum();
+            self.demand(sum <= counter.most, || {
+                format!("{key}: {sum} settled in a period, {} at the most", counter.most)
+            });
         }
     }
 

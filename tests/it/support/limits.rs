@@ -91,6 +91,7 @@ fn make(algorithm: Algorithm, number: u32, period_ms: u64, options: Options) -> 
         _ => number,
     };
     let options = Options {
+        estimate: options.estimate.filter(|estimate| *estimate > 0),
         count_denied: options.count_denied.filter(|_| !algorithm.has_holders()),
         time_zone: options.time_zone.filter(|_| CALENDAR_MS.contains(&period_ms)),
         ..options
@@ -112,7 +113,9 @@ pub fn small_limit() -> impl Strategy<Value = Limit> {
     (prop::sample::select(Algorithm::ALL), 0..12_u32, 1..150_u64, options(), 1..20_u32).prop_filter_map(
         "no such limit",
         |(algorithm, number, period_ms, options, burst)| {
-            let options = Options { burst: options.burst.map(|_| burst), ..options };
+            let within = options.settle_within.map_or(100, |within| within.as_millis().min(200) as u64);
+            let settle_within = Some(Duration::from_millis(within));
+            let options = Options { burst: options.burst.map(|_| burst), settle_within, ..options };
             make(algorithm, number, period_ms, options)
         },
     )
@@ -166,7 +169,7 @@ pub fn any_window() -> impl Strategy<Value = NamedWindow> {
 
 /// The longest that a counter of this limit remembers anything.
 pub fn memory_ms(limit: &Limit) -> u64 {
-    let [first, second, third, _, fifth] = limit.figures(Caller::default(), || 0);
+    let [first, second, third, fourth, fifth] = limit.figures(Ask::Peek, Caller::default(), || 0);
     match limit.algorithm() {
         // Months and years can be a day longer than these lengths, and a day with a change of date can last two.
         Algorithm::FixedWindow if limit.options().time_zone.is_some() => limit.period_ms() + 2 * 86_400_000,
@@ -174,7 +177,15 @@ pub fn memory_ms(limit: &Limit) -> u64 {
         Algorithm::SlidingWindow => first * (second + 1),
         Algorithm::TokenBucket | Algorithm::LeakyBucket => third + fifth,
         Algorithm::SlidingLog | Algorithm::Concurrency => limit.period_ms() + 1,
+        // A hold ends, and what it is charged leaves the window.
+        Algorithm::Budget => fourth + 1 + limit.period_ms() + 2 * limit.period_ms().div_ceil(10),
     }
+}
+
+/// The longest that a counter remembers anything whose rule may have changed: how long a hold of a budget lasts is
+/// decided when it begins, here by the default at the latest.
+pub fn longest_memory_ms(limit: &Limit) -> u64 {
+    memory_ms(limit) + if limit.algorithm() == Algorithm::Budget { 600_000 } else { 0 }
 }
 
 /// Returns a take of this many hits, or a refund of negative hits.
@@ -194,15 +205,35 @@ pub fn bound(limit: &Limit, hits: u64) -> u64 {
     let number = u64::from(limit.number());
     match limit.algorithm() {
         Algorithm::FixedWindow => 2 * number,
-        Algorithm::SlidingWindow if limit.figures(Caller::default(), || 0)[2] == 1 => 2 * number,
+        Algorithm::SlidingWindow if limit.figures(Ask::Peek, Caller::default(), || 0)[2] == 1 => 2 * number,
         Algorithm::SlidingWindow | Algorithm::SlidingLog | Algorithm::Concurrency => number,
+        // Without settles, what is refunded in time passes again.
+        Algorithm::Budget => match limit.figures(Ask::Peek, Caller::default(), || 0) {
+            [.., within_ms, 1] => number * (limit.period_ms() / (within_ms + 1) + 1),
+            _ => number,
+        },
         Algorithm::TokenBucket => number + u64::from(limit.capacity()),
         Algorithm::LeakyBucket => {
-            let [burst, _, _, max_delay_ms, _] = limit.figures(Caller::default(), || 0);
+            let [burst, _, _, max_delay_ms, _] = limit.figures(Ask::Peek, Caller::default(), || 0);
             // Delayed requests are released at whole milliseconds, each as a whole.
             let together =
                 if max_delay_ms > 0 { hits.max(burst) - burst + number.div_ceil(limit.period_ms()) } else { 0 };
             number + burst + together
         }
     }
+}
+
+/// Returns the key of a descriptor that a limit of this algorithm requires, where it names a stream.
+pub fn stream_key(algorithm: Algorithm) -> Option<&'static str> {
+    match algorithm {
+        Algorithm::Concurrency => Some("stream"),
+        Algorithm::Budget => Some("hold"),
+        _ => None,
+    }
+}
+
+/// Returns the length of time in a rule with this algorithm: of a period, which may be written as a unit, or for
+/// concurrency of a hold.
+pub fn length_of(algorithm: Algorithm, period: &str, hold: &str) -> String {
+    if algorithm.counts_in_progress() { format!("hold: {hold}") } else { period.to_owned() }
 }

@@ -7,10 +7,10 @@ use crate::rules::section::{Key, Takes, key};
 pub(in crate::rules) const KEY: Key =
     key("give_back", Takes::Flag, "Whether clients can refund hits by sending negative hits. Default: true.")
         .example("false")
-        .conflicts(&[(
-            "concurrency",
-            "concurrency needs negative hits, which release the slot of a finished request: remove it",
-        )]);
+        .conflicts(&[
+            ("concurrency", "concurrency needs negative hits, which release the slot of a finished request: remove it"),
+            ("budget", "a budget takes no negative hits: streams settle what they have used; remove it"),
+        ]);
 
 /// Whether negative hits are valid: a client can refund its own hits or those of others.
 pub type Value = bool;

@@ -32,6 +32,7 @@ pub(in crate::rules) const KEY: Key = key(
     ("count_denied", LeaseError::WITH_COUNT_DENIED),
     ("max_delay", LeaseError::WITH_DELAY),
     ("concurrency", LeaseError::WITH_HOLDERS),
+    ("budget", "a budget cannot have a lease: each stream holds hits of its own until it settles"),
     (
         "rate_limits",
         "a limit of several cannot have a lease, because the store decides all of them together: remove it, or keep \

@@ -20,6 +20,8 @@ pub(in crate::rules) const KEY: Key = key(
 .conflicts(&[
     ("concurrency", "a limit that a request brings along is per second, minute or the like, and concurrency has no \
                      period: remove it"),
+    ("budget", "a limit that a request brings along has a counter for each of its periods, and what a stream holds \
+                could not be settled: remove it"),
     (
         "time_zone",
         "the period of a limit that a request brings along may be one that no calendar has: remove one of the two",

@@ -61,6 +61,11 @@ pub(in crate::rules) const KEY: Key = key(
         "concurrency cannot have own_share, because a stream may end at another instance than it began: remove it, or \
          choose another algorithm",
     ),
+    (
+        "budget",
+        "a budget cannot have own_share, because a stream may settle at another instance than it began: remove it, or \
+         choose another algorithm",
+    ),
 ]);
 
 /// The part of the limit that instances admit by themselves; `None` if they ask for all of it.

@@ -11,14 +11,23 @@ use super::limits::Count;
 use super::own_share;
 use super::pattern::{is_network, taken_for};
 use super::{Complaints, MAX_LEVELS, Mark, PartBuilder, held};
-use crate::descriptor::Role;
+use crate::algorithm::Algorithm;
+use crate::descriptor::{HOLD_KEY, Role, SETTLE_KEY};
 use crate::rules::checked::{Allowance, DescriptorConfig, LimitConfig, Place, RuleConfig, SettingOrigin};
 use crate::rules::config::{FieldPath, Raw, RawDescriptor};
 use crate::rules::pairs;
 use crate::rules::report::{Position, Problem, Report, Severity};
 
-/// The key required for a limit with holders.
-pub const HOLDER_KEY: &str = "stream";
+/// The key required for a concurrency limit.
+const STREAM_KEY: &str = "stream";
+
+/// Returns the key required for a limit of this algorithm, if the last entry of a descriptor names a stream.
+pub fn holder_key(algorithm: Algorithm) -> Option<&'static str> {
+    match algorithm {
+        Algorithm::Budget => Some(HOLD_KEY),
+        _ => algorithm.has_holders().then_some(STREAM_KEY),
+    }
+}
 
 /// The descriptors of one level that have been validated so far.
 #[derive(Debug, Default)]
@@ -189,8 +198,17 @@ impl Complaints<'_> {
         let FieldPath::Item(list, index) = path else { return };
         let position = position.map(|Position { line, column }| (line as u32, column as u32));
         let new = First { origin: 0, index: index as u32, position };
-        if let Err(before) = siblings.insert(hash(&config.key, config.value.as_deref()), new) {
-            let message = same_as(list.item(before.index as usize), &before.mark(self.origin.name()));
+        let of_budget = config.rule.as_ref().is_some_and(RuleConfig::is_budget).then_some((SETTLE_KEY, None));
+        for (key, value) in [(&*config.key, config.value.as_deref())].into_iter().chain(of_budget) {
+            let Err(before) = siblings.insert(hash(key, value), new) else { continue };
+            let other = list.item(before.index as usize);
+            let message = match (key, value) {
+                (SETTLE_KEY, None) if before.index != new.index => format!(
+                    "{HOLD_KEY} and {SETTLE_KEY} cannot both be here: where {HOLD_KEY} has a budget, {SETTLE_KEY} \
+                     settles it; see {other}"
+                ),
+                _ => same_as(other, &before.mark(self.origin.name())),
+            };
             self.error(path, message);
         }
     }
@@ -213,10 +231,8 @@ impl Tree<'_, '_> {
             self.complaints.error(path.key("share_threshold"), message);
         }
         let rule = self.rule(raw, path);
-        if let Some(rule) = &rule
-            && (key != Some(HOLDER_KEY) || value.is_some())
-        {
-            self.check_holders(rule, path);
+        if let Some(rule) = &rule {
+            self.check_holders(rule, key.filter(|_| value.is_none()), path);
         }
         if let Some(rule) = &rule {
             let is_per_value = value.is_none_or(|value| value.contains('*')) && !share_threshold;
@@ -255,19 +271,29 @@ impl Tree<'_, '_> {
         }
     }
 
-    /// Checks that a limit with holders is on the key that names them.
-    fn check_holders(&mut self, rule: &RuleConfig, path: FieldPath<'_>) {
-        for config in &rule.limits {
-            if let Allowance::Limited(limit) = config.config.allowance
-                && limit.algorithm().has_holders()
-            {
-                let message = format!(
-                    "a {} limit needs the key {HOLDER_KEY} without a value: the value in a request is its unique ID, \
-                     by which its slot is released; put {HOLDER_KEY} one level below the entry to limit",
-                    limit.algorithm()
-                );
-                self.complaints.error(path.key("rate_limit"), message);
-            }
+    /// Checks that a limit with holders is on the key that names them; `key` is that of a descriptor without a value.
+    fn check_holders(&mut self, rule: &RuleConfig, key: Option<&str>, path: FieldPath<'_>) {
+        let is_budget = rule.is_budget();
+        for algorithm in rule.algorithms() {
+            let message = match algorithm.and_then(|algorithm| Some((algorithm, holder_key(algorithm)?))) {
+                Some((_, needed)) if key == Some(needed) => continue,
+                Some((Algorithm::Budget, needed)) => format!(
+                    "a budget needs the key {needed} without a value: the value in a request is the unique ID of a \
+                     stream, and the key {SETTLE_KEY} with the same value settles it; put {needed} one level below the \
+                     entry to limit"
+                ),
+                Some((algorithm, needed)) => format!(
+                    "a {algorithm} limit needs the key {needed} without a value: the value in a request is its unique \
+                     ID, by which its slot is released; put {needed} one level below the entry to limit"
+                ),
+                None if is_budget => format!(
+                    "a limit beside a budget would count each stream on its own, by its ID: put it on a descriptor \
+                     without the key {HOLD_KEY}"
+                ),
+                None => continue,
+            };
+            let at = if rule.limits.len() > 1 { "rate_limits" } else { "rate_limit" };
+            self.complaints.error(path.key(at), message);
         }
     }
 

@@ -245,7 +245,7 @@ impl Tree<'_, '_> {
         path: FieldPath<'_>,
     ) -> Option<Limit> {
         let period = match algorithm {
-            Some(algorithm) if algorithm.has_holders() => self.hold(raw, path),
+            Some(algorithm) if algorithm.counts_in_progress() => self.hold(raw, path),
             // Without an algorithm it is not known whether a period is required.
             None if raw.get("unit").is_missing() && raw.get("period").is_missing() => None,
             _ => self.period(raw, path),

@@ -17,8 +17,8 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-pub use self::descriptors::HOLDER_KEY;
 use self::descriptors::Siblings;
+pub use self::descriptors::holder_key;
 pub use self::descriptors::{Item, Level};
 use super::checked::{Defaults, DescriptorConfig, FailureMode, LimitConfig, OriginConfig};
 use super::compiled::{CompiledDomain, CompiledPart, Rules, Subtree};

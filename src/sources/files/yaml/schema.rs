@@ -11,7 +11,7 @@ use crate::engine::rules::keys::{DESCRIPTOR, RATE_LIMIT, ROOT, SECTIONS};
 use crate::engine::rules::options::{denied_body, notify};
 use crate::engine::rules::pairs::{self, Conflict, ConflictKind};
 use crate::engine::rules::section::{Key, Section, Takes};
-use crate::engine::rules::validate::HOLDER_KEY;
+use crate::engine::rules::validate::holder_key;
 
 /// Returns the schema.
 pub fn schema() -> Value {
@@ -129,9 +129,23 @@ fn not_both(one: &str, other: &str) -> Value {
 }
 
 /// Returns conditions for algorithms that count requests in progress.
-fn holders() -> Vec<Value> {
-    let algorithms = Algorithm::ALL.iter().filter(|algorithm| algorithm.has_holders());
+fn in_progress() -> Vec<Value> {
+    let algorithms = Algorithm::ALL.iter().filter(|algorithm| algorithm.counts_in_progress());
     algorithms.map(|algorithm| is("algorithm", json!(algorithm.name()))).collect()
+}
+
+/// Returns what a limit whose descriptor names a stream requires of its key.
+fn of_holders() -> impl Iterator<Item = Value> {
+    let keys = Algorithm::ALL.iter().filter_map(|algorithm| Some((algorithm, holder_key(*algorithm)?)));
+    keys.map(|(algorithm, key)| {
+        json!({
+            "if": {"required": ["rate_limit"], "properties": {"rate_limit": {
+                "allOf": [is("algorithm", json!(algorithm.name()))], "not": is("unlimited", json!(true)),
+                "type": "object",
+            }}},
+            "then": {"properties": {"key": {"const": key}, "value": {"enum": ["", null]}}},
+        })
+    })
 }
 
 fn of_a_descriptor() -> Vec<Value> {
@@ -143,12 +157,7 @@ fn of_a_descriptor() -> Vec<Value> {
     vec![
         not_both("rate_limit", "rate_limits"),
         json!({"properties": {"rate_limits": {"minItems": 1, "items": {"allOf": among_several}}}}),
-        json!({
-            "if": {"required": ["rate_limit"], "properties": {"rate_limit": {
-                "anyOf": holders(), "not": is("unlimited", json!(true)), "type": "object",
-            }}},
-            "then": {"properties": {"key": {"const": HOLDER_KEY}, "value": {"enum": ["", null]}}},
-        }),
+        json!({"allOf": of_holders().collect::<Vec<_>>()}),
         json!({"if": is("shadow_mode", json!(true)), "then": {"properties": {
             "rate_limit": {"not": said("enforce")},
             "rate_limits": {"items": {"not": said("enforce")}},
@@ -197,7 +206,8 @@ fn share() -> Value {
 
 fn of_a_limit() -> Vec<Value> {
     let unlimited = is("unlimited", json!(true));
-    let has_length = [unlimited.clone(), said("unit"), said("period")].into_iter().chain(holders()).collect::<Vec<_>>();
+    let has_length =
+        [unlimited.clone(), said("unit"), said("period")].into_iter().chain(in_progress()).collect::<Vec<_>>();
     let mut all = vec![
         json!({"anyOf": has_length}),
         json!({"properties": {"cost": {"not": {"const": 0}}, "enforce": share(), "soft": share()}}),

@@ -220,14 +220,14 @@ fn question(questions: &mut Vec<u8>, check: &Check, (joined, followed): (bool, b
     let extra = match ask {
         Ask::Reset => 2,
         Ask::TakeBack(_) => 4,
-        Ask::Take(_) | Ask::Peek | Ask::Refund(_) => 0,
+        Ask::Take(_) | Ask::Peek | Ask::Refund(_) | Ask::Settle(_) => 0,
     };
     let recorded = check.recorded.as_ref();
     let with = |flag: u8, is_given: bool| if is_given { flag } else { 0 };
     let extras = with(1, penalty.is_some()) + extra + with(8, recorded.is_some()) + with(16, check.leased.is_some());
     questions.extend([limit.algorithm() as u8 + 1, flags, u8::from(limit.count_denied()), extras]);
     // All of them are whole numbers up to 2^53, so nothing is rounded.
-    let figures = limit.figures(*caller, || clock.now()).map(|figure| figure as f64);
+    let figures = limit.figures(*ask, *caller, || clock.now()).map(|figure| figure as f64);
     let values = [ask.hits() as f64, f64::from(limit.number()), limit.period_ms() as f64];
     let charge = ask.charge().map(|charge| [charge.at_ms as f64, charge.reset_after_ms as f64]);
     let penalty = penalty.map(|penalty| penalty.figures().map(|figure| figure as f64));

@@ -1,0 +1,399 @@
+//! Budgets: streams hold an estimate, and settle what they have used.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tollgate::engine::algorithm::{Algorithm, Ask, Caller, Limit, Options, Outcome, State, Unsettled, Verdict};
+use tollgate::wire::rate_limit_response::Code;
+use tonic::Code as Status;
+
+use crate::rules::load_text;
+use crate::support::envoy::Envoy;
+use crate::support::redis::Redis;
+use crate::support::tollgate::{Tollgate, request};
+use crate::support::wait_until_async;
+
+const START: u64 = 1_784_000_000_123;
+
+/// Longer than any test lasts.
+const LONG: Duration = Duration::from_secs(3_600);
+
+const WITHIN: Duration = Duration::from_millis(100);
+
+fn limit(number: u32, period: Duration, unsettled: Unsettled) -> Limit {
+    let options = Options { settle_within: Some(WITHIN), unsettled: Some(unsettled), ..Options::default() };
+    Limit::new(Algorithm::Budget, number, period, options).unwrap()
+}
+
+/// The counter of a budget.
+#[derive(Clone)]
+struct Budget {
+    limit: Limit,
+    state: Option<State>,
+    now: u64,
+}
+
+impl Budget {
+    fn new(number: u32, unsettled: Unsettled) -> Budget {
+        Budget { limit: limit(number, LONG, unsettled), state: None, now: START }
+    }
+
+    fn ask(&mut self, holder: u64, ask: Ask) -> Verdict {
+        let caller = Caller { holder, ..Caller::default() };
+        let Outcome { effect, verdict } = self.limit.decide(ask, caller, self.state.as_ref(), self.now);
+        self.state = effect.apply(self.state.take());
+        verdict
+    }
+
+    fn hold(&mut self, holder: u64, hits: u64) -> bool {
+        self.ask(holder, Ask::Take(hits)).allowed
+    }
+
+    /// Settles, and returns what remains.
+    fn settle(&mut self, holder: u64, used: u64) -> u32 {
+        let verdict = self.ask(holder, Ask::Settle(used));
+        assert!(verdict.allowed, "no settle is denied");
+        verdict.remaining
+    }
+
+    fn remaining(&mut self) -> u32 {
+        self.ask(0, Ask::Peek).remaining
+    }
+}
+
+#[test]
+fn a_settle_replaces_what_is_held_by_what_was_used() {
+    let mut budget = Budget::new(100, Unsettled::Charge);
+    assert!(budget.hold(1, 60) && !budget.hold(2, 50) && budget.hold(2, 40));
+    assert_eq!(budget.settle(1, 25), 35);
+    assert!(budget.hold(3, 35) && !budget.hold(4, 1));
+    assert_eq!((budget.settle(2, 0), budget.settle(3, 35)), (40, 40));
+    // Nothing is left but what was used: 25 and 35.
+    budget.now += 2 * WITHIN.as_millis() as u64;
+    assert_eq!(budget.remaining(), 40);
+}
+
+#[test]
+fn what_was_used_beyond_the_budget_is_charged_and_keeps_others_out() {
+    let mut budget = Budget::new(100, Unsettled::Charge);
+    assert!(budget.hold(1, 10));
+    assert_eq!(budget.settle(1, 150), 0);
+    assert!(!budget.hold(2, 1));
+    budget.ask(2, Ask::Reset);
+    assert_eq!(budget.remaining(), 100);
+}
+
+#[test]
+fn what_is_not_settled_in_time_is_charged_or_refunded_and_a_late_settle_corrects_it() {
+    for (unsettled, after, corrected) in [(Unsettled::Charge, 40, 80), (Unsettled::Refund, 100, 80)] {
+        let mut budget = Budget::new(100, unsettled);
+        assert!(budget.hold(1, 60));
+        budget.now += WITHIN.as_millis() as u64;
+        assert_eq!(budget.remaining(), 40, "it is held for the whole time");
+        budget.now += 1;
+        assert_eq!(budget.remaining(), after, "{unsettled:?}");
+        assert_eq!(budget.settle(1, 20), corrected, "{unsettled:?}");
+        assert_eq!(budget.settle(1, 20), corrected, "a second time: {unsettled:?}");
+    }
+}
+
+#[test]
+fn a_second_settle_charges_only_what_exceeds_the_first() {
+    let mut budget = Budget::new(100, Unsettled::Charge);
+    assert!(budget.hold(1, 10));
+    let remaining: Vec<u32> = [10, 10, 30, 0].into_iter().map(|used| budget.settle(1, used)).collect();
+    assert_eq!(remaining, [90, 90, 70, 70]);
+    assert!(budget.hold(1, 10), "a stream with that name begins anew");
+    assert_eq!((budget.remaining(), budget.settle(1, 5)), (60, 65));
+}
+
+#[test]
+fn a_settle_that_overtakes_its_hold_charges_and_the_hold_then_holds_nothing() {
+    let mut budget = Budget::new(100, Unsettled::Charge);
+    assert_eq!(budget.settle(1, 30), 70);
+    assert!(budget.hold(1, 50));
+    assert_eq!(budget.remaining(), 70);
+    assert!(budget.hold(1, 50), "another stream with that name");
+    assert_eq!(budget.remaining(), 20);
+    assert_eq!(budget.settle(2, 0), 20, "a stream that is not known has used nothing");
+}
+
+/// Envoy tells the end of denied streams as well.
+#[test]
+fn the_end_of_a_denied_stream_closes_no_hold_of_another_with_its_name() {
+    let mut budget = Budget::new(100, Unsettled::Charge);
+    assert!(budget.hold(1, 60) && !budget.hold(1, 60));
+    assert_eq!(budget.settle(1, 0), 40);
+    assert_eq!(budget.settle(1, 0), 100, "the end of the stream that passed");
+}
+
+#[test]
+fn there_are_ten_thousand_holds_at_most() {
+    let mut budget = Budget::new(u32::MAX, Unsettled::Refund);
+    let all: Vec<bool> = (0..10_001).map(|holder| budget.hold(holder, 1)).collect();
+    assert_eq!(all.iter().filter(|held| **held).count(), 10_000);
+    let wait = budget.ask(20_000, Ask::Take(1)).retry_after_ms.unwrap();
+    assert_eq!(wait, WITHIN.as_millis() as u64 + 1);
+    budget.now += wait;
+    assert!(budget.hold(20_000, 1));
+}
+
+/// A stream: when it begins, what it holds, how long it lasts, what part of it it uses, and whether it never settles.
+type Stream = (u64, u64, u64, u64, bool);
+
+fn streams() -> impl Strategy<Value = Vec<Stream>> {
+    let lasts = prop_oneof![4 => 0..80_u64, 1 => 80..300_u64];
+    prop::collection::vec((0..20_u64, 1..40_u64, lasts, 0..=100_u64, prop::bool::weighted(0.1)), 1..80)
+}
+
+/// Runs streams whose names are these numbers modulo `names`. Returns the budget at the end, the hits that streams
+/// used with the times of their ends, and what streams that did not settle held.
+fn run(limit: Limit, names: u64, streams: &[Stream]) -> (Budget, Vec<(u64, u64)>, u64) {
+    let mut budget = Budget { limit, state: None, now: START };
+    // The end, the name and the use of each stream in progress.
+    let mut ends: Vec<(u64, u64, u64)> = Vec::new();
+    let (mut used, mut lost) = (Vec::new(), 0);
+    let mut begins = START;
+    for (number, (wait, hits, lasts, part, is_lost)) in (0..).zip(streams) {
+        begins += wait;
+        ends.sort_unstable();
+        for (at, holder, hits) in ends.extract_if(.., |(at, ..)| *at <= begins) {
+            budget.now = at;
+            budget.settle(holder, hits);
+        }
+        budget.now = begins;
+        let holder = number % names;
+        let end = begins + lasts;
+        match (budget.hold(holder, *hits), is_lost) {
+            (true, true) => lost += hits,
+            (true, false) => {
+                ends.push((end, holder, hits * part / 100));
+                used.push((end, hits * part / 100));
+            }
+            (false, _) => ends.push((begins, holder, 0)),
+        }
+    }
+    ends.sort_unstable();
+    for (at, holder, hits) in ends {
+        budget.now = at.max(budget.now);
+        budget.settle(holder, hits);
+    }
+    (budget, used, lost)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    /// The first promise: where each stream uses at most what it holds, no interval of one period uses more than the
+    /// number.
+    #[test]
+    fn no_period_uses_more_than_the_number(number in 1..100_u32, period in 20..400_u64, streams in streams()) {
+        let in_time = |(wait, hits, lasts, part, lost): Stream| (wait, hits, lasts.min(100), part, lost);
+        let within: Vec<Stream> = streams.into_iter().map(in_time).collect();
+        let limit = limit(number, Duration::from_millis(period), Unsettled::Charge);
+        let (_, used, _) = run(limit, u64::MAX, &within);
+        for (from, _) in &used {
+            let within = used.iter().filter(|(at, _)| (*from..=from + period).contains(at));
+            let sum: u64 = within.map(|(_, hits)| hits).sum();
+            prop_assert!(sum <= u64::from(number), "{sum} from {from}");
+        }
+    }
+
+    /// The second and the third: when all streams have ended, nothing is held, and each has paid what it used, or what
+    /// it held if it never settled.
+    #[test]
+    fn each_stream_is_charged_once_and_nothing_stays_held(streams in streams(), charges in any::<bool>()) {
+        let unsettled = if charges { Unsettled::Charge } else { Unsettled::Refund };
+        let (mut budget, used, lost) = run(limit(100_000, LONG, unsettled), u64::MAX, &streams);
+        budget.now += WITHIN.as_millis() as u64 + 1;
+        let paid: u64 = used.iter().map(|(_, hits)| hits).sum::<u64>() + if charges { lost } else { 0 };
+        prop_assert_eq!(u64::from(100_000 - budget.remaining()), paid);
+    }
+
+    /// No choice of names lets streams pay less than what they used.
+    #[test]
+    fn streams_of_one_name_pay_no_less_than_they_used(
+        streams in streams(), names in 1..4_u64, number in 20..100_000_u32, charges in any::<bool>()
+    ) {
+        let unsettled = if charges { Unsettled::Charge } else { Unsettled::Refund };
+        let (mut budget, used, _) = run(limit(number, LONG, unsettled), names, &streams);
+        budget.now += WITHIN.as_millis() as u64 + 1;
+        let paid = u64::from(number - budget.remaining());
+        let owed: u64 = used.iter().map(|(_, hits)| hits).sum();
+        prop_assert!(paid >= owed.min(number.into()), "{paid} of {owed}");
+    }
+}
+
+const RULES: &str = "
+domain: llm
+descriptors:
+  - key: tenant
+    descriptors:
+      - key: hold
+        rate_limits:
+          - {name: a-minute, algorithm: budget, unit: hour, requests_per_unit: 1000, estimate: 400}
+          - {name: a-day, algorithm: budget, unit: day, requests_per_unit: 5000}
+";
+
+/// Asks for one tenant, and returns the code and what remains by each limit of the last descriptor.
+async fn asks(tollgate: &Tollgate, descriptors: &[(&str, &str, u64)]) -> (Code, u32) {
+    let entries: Vec<[(&str, &str); 2]> =
+        descriptors.iter().map(|(key, stream, _)| [("tenant", "acme"), (*key, *stream)]).collect();
+    let entries: Vec<&[(&str, &str)]> = entries.iter().map(<[_; 2]>::as_slice).collect();
+    let mut all = request("llm", &entries);
+    for (asked, (.., hits)) in all.descriptors.iter_mut().zip(descriptors) {
+        asked.hits_addend = Some(*hits);
+    }
+    let response = tollgate.ask(all).await.unwrap();
+    (response.overall_code(), response.statuses.last().unwrap().limit_remaining)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_hold_and_settle_over_grpc_in_memory_and_in_redis() {
+    let redis = Redis::start();
+    let url = format!("REDIS_URL={}", redis.url());
+    for settings in [&[][..], &[&*url]] {
+        let tollgate = Tollgate::start(RULES, settings);
+        let asks = async |descriptors: &[(&str, &str, u64)]| asks(&tollgate, descriptors).await;
+        // As Envoy asks: a fixed number, and the request's own estimate.
+        assert_eq!(asks(&[("hold", "a", 0), ("hold", "a", 700)]).await.0, Code::Ok);
+        assert_eq!(asks(&[("hold", "b", 400)]).await.0, Code::OverLimit);
+        assert_eq!(asks(&[("settle", "b", 0)]).await, (Code::Ok, 300));
+        // The parts of a cost come in any order.
+        assert_eq!(asks(&[("settle", "a", 0), ("settle", "a", 120), ("settle", "a", 80)]).await.0, Code::Ok);
+        assert_eq!(asks(&[("settle", "c", 0)]).await, (Code::Ok, 800));
+        // Without an estimate, that of the rule.
+        assert_eq!(asks(&[("hold", "d", 0)]).await, (Code::Ok, 400));
+        assert_eq!(asks(&[("settle", "d", 1_000)]).await, (Code::Ok, 0));
+        assert_eq!(asks(&[("hold", "e", 1)]).await.0, Code::OverLimit);
+    }
+}
+
+#[tokio::test]
+async fn negative_hits_are_no_way_to_refund_a_budget() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    let mut all = request("llm", &[&[("tenant", "acme"), ("settle", "a")]]);
+    all.descriptors[0].hits_addend = Some(1);
+    all.descriptors[0].is_negative_hits = true;
+    assert_eq!(tollgate.ask(all).await.unwrap_err().code(), Status::InvalidArgument);
+}
+
+/// A settle tells what has happened, so no failure mode denies it.
+#[tokio::test]
+async fn without_a_store_settles_are_answered_and_streams_by_the_failure_mode() {
+    let mut redis = Redis::start();
+    let rules = RULES.replace("estimate: 400", "estimate: 400, failure_mode: closed");
+    let tollgate = Tollgate::start(&rules, &[&format!("REDIS_URL={}", redis.url())]);
+    assert_eq!(asks(&tollgate, &[("hold", "a", 10)]).await.0, Code::Ok);
+    redis.kill();
+    wait_until_async("the store is down", async || asks(&tollgate, &[("hold", "b", 10)]).await.0 == Code::OverLimit)
+        .await;
+    assert_eq!(asks(&tollgate, &[("settle", "a", 0), ("settle", "a", 10), ("settle", "a", 5)]).await.0, Code::Ok);
+}
+
+/// Each `settle` is for the `hold` beside it, whatever rules are below.
+#[tokio::test]
+async fn a_settle_reaches_the_budget_beside_it_and_reading_a_counter_holds_nothing() {
+    let rules = "
+domain: llm
+expect: [team]
+descriptors:
+  - key: team
+    descriptors:
+      - key: hold
+        rate_limit: {algorithm: budget, unit: day, requests_per_unit: 1000, estimate: 100, cost: 2}
+      - key: user
+        rate_limit: {unit: second, requests_per_unit: 100}
+        descriptors:
+          - {key: hold, rate_limit: {algorithm: budget, unit: day, requests_per_unit: 500, estimate: 100}}
+";
+    let tollgate = Tollgate::start(rules, &["ADMIN_API=true", "ADMIN_TOKEN=a token of some length"]);
+    let left = async |entries: &[(&str, &str)], hits: u64| {
+        let mut all = request("llm", &[entries]);
+        all.descriptors[0].hits_addend = Some(hits);
+        let response = tollgate.ask(all).await.unwrap();
+        assert_eq!(response.overall_code(), Code::Ok, "{entries:?}");
+        response.statuses[0].limit_remaining
+    };
+    assert_eq!(left(&[("team", "a"), ("hold", "1")], 0).await, 800);
+    assert_eq!(left(&[("team", "a"), ("user", "u"), ("hold", "1")], 0).await, 400);
+    for key in ["hold", "settle"] {
+        let (_, told) =
+            tollgate.admin("GET", &format!("/counters?domain=llm&team=a&{key}=1"), "a token of some length");
+        assert_eq!(told[0]["remaining"], 800, "{told}");
+    }
+    assert_eq!(left(&[("team", "a"), ("settle", "1")], 30).await, 940);
+    assert_eq!(left(&[("team", "a"), ("user", "u"), ("settle", "1")], 30).await, 470);
+}
+
+#[test]
+fn a_budget_that_cannot_be_is_refused_with_what_would_be_right() {
+    let wrong = |descriptor: &str| {
+        load_text(format!("{{domain: llm, descriptors: [{descriptor}]}}")).map(drop).unwrap_err().to_string()
+    };
+    let budget = "{algorithm: budget, unit: day, requests_per_unit: 9}";
+    let cases = [
+        (format!("{{key: tenant, rate_limit: {budget}}}"), "a budget needs the key hold without a value"),
+        (
+            format!("{{key: hold, rate_limits: [{budget}, {{unit: day, requests_per_unit: 9}}]}}"),
+            "a limit beside a budget would count each stream on its own",
+        ),
+        (
+            format!(
+                "{{key: hold, rate_limit: {budget}}}, {{key: settle, rate_limit: {{unit: day, requests_per_unit: 9}}}}"
+            ),
+            "hold and settle cannot both be here",
+        ),
+        (
+            "{key: hold, rate_limit: {algorithm: budget, unit: day, requests_per_unit: 9, estimate: 0}}".to_owned(),
+            "estimate must be at least 1",
+        ),
+        (
+            "{key: hold, rate_limit: {algorithm: budget, unit: day, requests_per_unit: 9, settle_within: 400d}}"
+                .to_owned(),
+            "settle_within is a whole number of milliseconds",
+        ),
+    ];
+    for (descriptor, why) in cases {
+        let told = wrong(&descriptor);
+        assert!(told.contains(why), "{descriptor}: {told}");
+    }
+}
+
+/// `deploy/envoy/llm.yaml` as it is: the stand-in for a model uses 100 tokens.
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_of_a_real_envoy_hold_their_estimates_and_settle_what_they_used() {
+    let rules = "
+domain: shop
+descriptors:
+  - key: tenant
+    descriptors:
+      - key: hold
+        rate_limit: {algorithm: budget, unit: year, requests_per_unit: 10000, estimate: 9800}
+";
+    let tollgate = Tollgate::start(rules, &[]);
+    let envoy = Envoy::start_from("deploy/envoy/llm.yaml", tollgate.grpc_port, &[Envoy::LONG_TIMEOUT]);
+    let status = |tenant: &str, estimate: &[(&str, &str)]| {
+        // A client that chooses the name of its stream.
+        let headers = [&[("x-tenant", tenant), ("x-stream", "mine")], estimate].concat();
+        envoy.ask("/v1/chat/completions", &headers).status
+    };
+    let left = async |tenant: &str| {
+        let settle = request("shop", &[&[("tenant", tenant), ("settle", "nobody")]]);
+        let mut settle = settle;
+        settle.descriptors[0].hits_addend = Some(0);
+        tollgate.ask(settle).await.unwrap().statuses[0].limit_remaining
+    };
+    for used in 1..=6 {
+        assert_eq!(status("acme", &[("x-max-tokens", "9500")]), 200, "{used}");
+        wait_until_async("it is settled", async || left("acme").await == 10_000 - 100 * used).await;
+    }
+    assert_eq!(status("acme", &[("x-max-tokens", "9500")]), 429, "600 are used");
+    for no_number in ["many", "nan", "-1"] {
+        assert_eq!(status("acme", &[("x-max-tokens", no_number)]), 429, "the estimate of the rule is 9,800");
+    }
+    assert_eq!(status("acme", &[("x-max-tokens", "9400")]), 200);
+    wait_until_async("it is settled", async || left("acme").await == 9_300).await;
+    assert_eq!(status("other", &[]), 200);
+    wait_until_async("it is settled", async || left("other").await == 9_900).await;
+}
