@@ -322,12 +322,12 @@ impl<A: Answer> Calls<A> {
                 let waited = self.waited();
                 let timeout = match head.timeout {
                     Some(timeout) if !is_too_old(waited, timeout) => Some(timeout.saturating_sub(waited)),
-                    Some(_) if !short::is_refund(body) => {
+                    Some(_) if !short::is_report(body) => {
                         self.metrics.record_deadline_exceeded();
                         tracing::debug!(?waited, "rejected a call that waited too long");
                         return connection.send_headers(stream, &short::TOO_OLD, true);
                     }
-                    // A refund that is late has only the store's timeout.
+                    // A refund or settle that is late has only the store's timeout.
                     _ => None,
                 };
                 self.decide(connection, stream, Head { timeout, ..head }, body);

@@ -6,6 +6,7 @@ use prost::Message as _;
 use tonic::Status;
 
 use super::general::status_block;
+use crate::engine::descriptor::SETTLE_KEY;
 use crate::grpc::protocol::PREFIX;
 use crate::grpc::{CallError, bounds};
 use crate::wire::{RateLimitRequest, RateLimitResponse};
@@ -46,7 +47,7 @@ pub(super) fn request(body: &[u8], most: usize) -> Result<RateLimitRequest, Stat
     }
 }
 
-/// The part of a `RateLimitRequest` that tells whether it refunds hits.
+/// The part of a `RateLimitRequest` that tells whether it reports what has happened.
 #[derive(prost::Message)]
 struct Direction {
     #[prost(message, repeated, tag = "2")]
@@ -55,14 +56,26 @@ struct Direction {
 
 #[derive(prost::Message)]
 struct DirectionOfOne {
+    #[prost(message, repeated, tag = "1")]
+    entries: Vec<KeyOfEntry>,
     #[prost(bool, tag = "4")]
     is_negative_hits: bool,
 }
 
-/// Returns whether any descriptor in the body of a call refunds hits or releases a slot. Decodes nothing else.
-pub(super) fn is_refund(body: &[u8]) -> bool {
+#[derive(prost::Message)]
+struct KeyOfEntry {
+    #[prost(string, tag = "1")]
+    key: String,
+}
+
+/// Returns whether any descriptor in the body of a call refunds hits, releases a slot or settles what a stream has
+/// used. Decodes nothing else.
+pub(super) fn is_report(body: &[u8]) -> bool {
+    let reports = |DirectionOfOne { entries, is_negative_hits }: &DirectionOfOne| {
+        *is_negative_hits || entries.last().is_some_and(|last| last.key == SETTLE_KEY)
+    };
     let direction = Direction::decode(body.get(PREFIX..).unwrap_or_default());
-    direction.is_ok_and(|direction| direction.descriptors.iter().any(|descriptor| descriptor.is_negative_hits))
+    direction.is_ok_and(|direction| direction.descriptors.iter().any(reports))
 }
 
 /// Returns the status of a call with compressed messages.
@@ -113,20 +126,26 @@ mod tests {
     }
 
     #[test]
-    fn a_refund_is_told_without_decoding_it() {
-        let descriptor = |is_negative_hits| RateLimitDescriptor {
-            entries: vec![Entry { key: "user".into(), value: " \u{1}".into() }],
+    fn a_refund_or_a_settle_is_told_without_decoding_it() {
+        let descriptor = |(key, is_negative_hits): (&str, bool)| RateLimitDescriptor {
+            entries: ["settle", key].map(|key| Entry { key: key.into(), value: " \u{1}".into() }).to_vec(),
             hits_addend: Some(1),
             is_negative_hits,
             ..RateLimitDescriptor::default()
         };
-        for (given, expected) in [(&[][..], false), (&[false, false], false), (&[false, true], true)] {
-            let descriptors = given.iter().map(|is_negative| descriptor(*is_negative)).collect();
+        let user = |is_negative_hits| ("user", is_negative_hits);
+        for (given, expected) in [
+            (&[][..], false),
+            (&[user(false), ("hold", false)], false),
+            (&[user(false), user(true)], true),
+            (&[user(false), ("settle", false)], true),
+        ] {
+            let descriptors = given.iter().copied().map(descriptor).collect();
             let request = RateLimitRequest { domain: " \u{1}".into(), descriptors, hits_addend: 1 };
             let bytes = request.encode_to_vec();
-            assert_eq!(is_refund(&body(0, bytes.len(), &bytes)), expected, "{given:?}");
+            assert_eq!(is_report(&body(0, bytes.len(), &bytes)), expected, "{given:?}");
         }
-        assert!(!is_refund(&[]) && !is_refund(&body(0, 1, &[0xff])));
+        assert!(!is_report(&[]) && !is_report(&body(0, 1, &[0xff])));
     }
 
     #[test]
