@@ -20,11 +20,6 @@ local function decide_budget(
   local held = within + 1
   local mark = struct.pack('<d', holder)
 
-  local function assert_sound(is_sound)
-    if not is_sound then
-      error(DAMAGED, 0)
-    end
-  end
   -- The time on the counter's own clock, which never steps back, and the same by the clock of Redis.
   local time, clock, shift = now, now, 0
   local index = (now - now % segment) / segment
@@ -53,12 +48,7 @@ local function decide_budget(
   end
   -- Returns the position of the first hold of this holder, from one position on.
   local function find(from)
-    local place = string.find(holds, mark, from, true)
-    -- The same bytes may also occur across entries.
-    while place and place % HOLD_SIZE ~= 1 do
-      place = string.find(holds, mark, place + 1, true)
-    end
-    return place
+    return find_entry(holds, mark, from)
   end
   local function close(kind, one, at, paid)
     local place = #closed + 1

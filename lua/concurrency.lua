@@ -16,11 +16,6 @@ local function decide_slots(state, hits, by_others, number, period, count_denied
   local slots, denied = '', ''
   local mark = struct.pack('<d', holder)
 
-  local function assert_sound(is_sound)
-    if not is_sound then
-      error(DAMAGED, 0)
-    end
-  end
   local function newest_of(list)
     if #list == 0 then
       return 0
@@ -60,15 +55,6 @@ local function decide_slots(state, hits, by_others, number, period, count_denied
       gone = gone + one_hits
     end
     return string.sub(list, over + 1), gone
-  end
-  -- Returns the position of a holder in a list, from one position on.
-  local function find(list, its_mark, from)
-    local at = string.find(list, its_mark, from, true)
-    -- The same bytes may also occur across entries.
-    while at and at % size ~= 1 do
-      at = string.find(list, its_mark, at + 1, true)
-    end
-    return at
   end
 
   if state then
@@ -110,10 +96,10 @@ local function decide_slots(state, hits, by_others, number, period, count_denied
     -- list is built only once, because copying it for each entry takes seconds.
     local function release(list, its_mark, owed)
       local own = {}
-      local from = find(list, its_mark, 1)
+      local from = find_entry(list, its_mark, 1)
       while from do
         own[#own + 1] = from
-        from = find(list, its_mark, from + size)
+        from = find_entry(list, its_mark, from + size)
       end
       local released, first = 0, #own + 1
       local rests = {}
@@ -151,7 +137,7 @@ local function decide_slots(state, hits, by_others, number, period, count_denied
   end
   if refused > 0 then
     local all = refused
-    local known = find(denied, mark, 1)
+    local known = find_entry(denied, mark, 1)
     if known then
       local _, _, before = struct.unpack(layout, denied, known)
       all = all + before
@@ -162,7 +148,7 @@ local function decide_slots(state, hits, by_others, number, period, count_denied
       -- The oldest usually has no slot. If it has one, searching all slots for each of the others would take seconds.
       local has_slot = {}
       local from = 1
-      if find(slots, string.sub(denied, 1, 8), 1) then
+      if find_entry(slots, string.sub(denied, 1, 8), 1) then
         for place = 1, #slots, size do
           has_slot[string.sub(slots, place, place + 7)] = true
         end

@@ -172,3 +172,19 @@ end
 local function add(count, hits)
   return math.min(math.max(count + hits, 0), MAX_COUNT)
 end
+
+local function assert_sound(is_sound)
+  if not is_sound then
+    error(DAMAGED, 0)
+  end
+end
+
+-- Returns the position of the first entry, of 20 bytes, that begins with these bytes, from one position on; nil if
+-- there is none. The same bytes may also occur across entries.
+local function find_entry(list, mark, from)
+  local place = string.find(list, mark, from, true)
+  while place and place % 20 ~= 1 do
+    place = string.find(list, mark, place + 1, true)
+  end
+  return place
+end
