@@ -354,6 +354,13 @@ fn a_budget_that_cannot_be_is_refused_with_what_would_be_right() {
             "settle_within is a whole number of milliseconds",
         ),
     ];
+    let warned = |cost: u32| {
+        let limit = format!("algorithm: budget, unit: day, requests_per_unit: 9, estimate: 5, cost: {cost}");
+        let loaded = load_text(format!("{{domain: llm, descriptors: [{{key: hold, rate_limit: {{{limit}}}}}]}}"));
+        loaded.unwrap().warnings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    };
+    assert!(warned(2).contains("estimate: is more than the whole budget"), "{}", warned(2));
+    assert_eq!(warned(1), "");
     for (descriptor, why) in cases {
         let told = wrong(&descriptor);
         assert!(told.contains(why), "{descriptor}: {told}");

@@ -114,8 +114,8 @@ impl Case {
 
     /// Returns whether the loader rejects the rules, and all problems.
     fn told(&self) -> (bool, String) {
-        let is_large = self.has("lease") || self.has("own_share");
-        let number = if is_large { "1000".to_owned() } else { NUMBER.to_string() };
+        let is_large = ["lease", "own_share", "estimate"].iter().any(|key| self.has(key));
+        let number = if is_large { "10000".to_owned() } else { NUMBER.to_string() };
         match load_text(self.rules(&number)) {
             Ok(loaded) => (false, loaded.warnings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")),
             Err(error) => (true, error.to_string()),

@@ -109,6 +109,7 @@ impl Tree<'_, '_> {
         }
         if let (Some(options), Some(limit)) = (&options, &limit) {
             self.check_small(raw, path, limit.number() / options.cost, limit.algorithm());
+            self.check_estimate(path, limit, options.cost);
         }
         // Invalid values have been reported.
         let config = LimitConfig { allowance: Allowance::Limited(limit?), options: options?, origins, ..common };
@@ -198,6 +199,17 @@ impl Tree<'_, '_> {
         if raw.get(own_share::KEY.name).is_missing() && own_share::fits_limit(limit, options) {
             let admits = |share: &Share| admits(*share, limit, 1) >= options.cost;
             (options.own_share, origins.own_share) = (share.filter(admits), SettingOrigin::Defaults);
+        }
+    }
+
+    /// Warns of an estimate of a budget that is more than all of it.
+    fn check_estimate(&mut self, path: FieldPath<'_>, limit: &Limit, cost: u32) {
+        let number = u64::from(limit.number());
+        let held = |estimate: &u32| u64::from(*estimate) * u64::from(cost) > number;
+        if limit.options().estimate.filter(held).is_some_and(|_| number > 0) {
+            let message = "is more than the whole budget, so every stream without an estimate of its own is denied: \
+                           lower it, or raise requests_per_unit";
+            self.complaints.warn(path.key("estimate"), message);
         }
     }
 
