@@ -458,11 +458,11 @@ impl Limited<'_> {
     }
 
     /// Returns the time until this limit certainly allows the same request; `None` if that is unknown. A stream may
-    /// release its slot of a concurrency limit at any moment: the expiry of a slot is no retry time. The end of a ban
-    /// is known.
+    /// release its slot of a concurrency limit, or settle what it holds of a budget, at any moment: the end of a slot
+    /// or of a hold is no retry time. The end of a ban is known.
     pub fn known_retry_after_ms(&self) -> Option<u64> {
         let retry_after_ms = self.retry_after_ms()?;
-        let is_known = self.asked.check.limit.window().is_some() || self.verdict().is_none();
+        let is_known = self.asked.check.limit.is_freed_by_time(retry_after_ms) || self.verdict().is_none();
         if is_known || !self.over() { Some(retry_after_ms) } else { self.banned_ms() }
     }
 

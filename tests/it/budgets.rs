@@ -269,6 +269,28 @@ async fn streams_hold_and_settle_over_grpc_in_memory_and_in_redis() {
     }
 }
 
+/// When streams settle is not known, so it is no time to wait for.
+#[tokio::test]
+async fn a_denial_tells_a_time_only_where_no_stream_may_settle_before() {
+    let rules = "
+domain: llm
+descriptors: [{key: hold, rate_limit: {algorithm: budget, unit: minute, requests_per_unit: 1000}}]
+";
+    let tollgate = Tollgate::start(rules, &["LIMIT_RESPONSE_HEADERS_ENABLED=true"]);
+    let asks = async |key: &str, stream: &str, hits: u64| {
+        let mut all = request("llm", &[&[(key, stream)]]);
+        all.descriptors[0].hits_addend = Some(hits);
+        let response = tollgate.ask(all).await.unwrap();
+        let wait = response.response_headers_to_add.iter().find(|header| header.key == "Retry-After");
+        (response.overall_code(), wait.map(|wait| wait.value.parse::<u64>().unwrap()))
+    };
+    assert_eq!(asks("hold", "a", 900).await, (Code::Ok, None));
+    assert_eq!(asks("hold", "b", 200).await, (Code::OverLimit, None));
+    assert_eq!(asks("settle", "a", 950).await, (Code::Ok, None));
+    let (code, wait) = asks("hold", "b", 200).await;
+    assert!(code == Code::OverLimit && wait.is_some_and(|wait| (50..=66).contains(&wait)), "{wait:?}");
+}
+
 #[tokio::test]
 async fn negative_hits_are_no_way_to_refund_a_budget() {
     let tollgate = Tollgate::start(RULES, &[]);

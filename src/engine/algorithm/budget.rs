@@ -452,6 +452,12 @@ pub(super) fn parameters(_: u32, period_ms: u64, options: &Options) -> Result<Pa
     Ok(Parameters { segment_ms, segments, within_ms: within.as_millis() as u64, unsettled })
 }
 
+/// Returns the longest time for which used hits stay in the window of this period.
+pub(super) fn window_ms(period_ms: u64) -> u64 {
+    let segment_ms = period_ms.div_ceil(SEGMENTS);
+    (period_ms.div_ceil(segment_ms) + 1) * segment_ms
+}
+
 impl Parameters {
     pub(super) fn figures(&self, caller: Caller) -> [u64; FIGURES] {
         figures(&[caller.holder, 0, 0, self.within_ms, u64::from(self.unsettled == Unsettled::Refund)])
