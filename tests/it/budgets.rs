@@ -10,7 +10,7 @@ use tonic::Code as Status;
 use crate::rules::load_text;
 use crate::support::envoy::Envoy;
 use crate::support::redis::Redis;
-use crate::support::tollgate::{Tollgate, request};
+use crate::support::tollgate::{Tollgate, command, request};
 use crate::support::wait_until_async;
 
 const START: u64 = 1_784_000_000_123;
@@ -267,6 +267,17 @@ async fn streams_hold_and_settle_over_grpc_in_memory_and_in_redis() {
         assert_eq!(asks(&[("settle", "d", 1_000)]).await, (Code::Ok, 0));
         assert_eq!(asks(&[("hold", "e", 1)]).await.0, Code::OverLimit);
     }
+}
+
+#[tokio::test]
+async fn a_settle_of_nothing_is_no_peek_to_who_asks() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    let told = |last: &str| {
+        let address = format!("localhost:{}", tollgate.grpc_port);
+        let words = ["ask", "--address", &*address, "--domain", "llm", "--hits", "0", "tenant=acme", last];
+        String::from_utf8(command().args(words).output().unwrap().stdout).unwrap()
+    };
+    assert!(told("settle=a").starts_with("passed\n"), "{}", told("settle=a"));
 }
 
 /// When streams settle is not known, so it is no time to wait for.

@@ -6,6 +6,7 @@ mod text;
 use serde_json::{Value, json};
 
 use crate::engine::decision::DecidedBy;
+use crate::engine::descriptor::SETTLE_KEY;
 use crate::wire::details::{DescriptorDetails, Details, LimitDetails};
 use crate::wire::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 use crate::wire::{RateLimitDescriptor, RateLimitResponse};
@@ -43,6 +44,12 @@ pub(crate) enum Outcome {
     WouldBeLimited,
 }
 
+/// Returns whether the descriptor counts nothing: no hits, but for those by which a stream settles.
+fn is_peek(descriptor: &RateLimitDescriptor) -> bool {
+    let settles = descriptor.entries.last().is_some_and(|last| &*last.key == SETTLE_KEY);
+    descriptor.hits_addend == Some(0) && !settles
+}
+
 impl Outcome {
     /// Returns the name in JSON.
     const fn name(self) -> &'static str {
@@ -70,7 +77,7 @@ impl Answer {
             details.descriptors = response.statuses.iter().map(descriptor).collect();
         }
         let what = match descriptors {
-            all if all.iter().all(|descriptor| descriptor.hits_addend == Some(0)) => What::Peek,
+            all if all.iter().all(is_peek) => What::Peek,
             all if all.iter().all(|descriptor| descriptor.is_negative_hits) => What::Refund,
             _ => What::Hits,
         };
