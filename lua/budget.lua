@@ -323,9 +323,6 @@ end
 
 algorithms[#algorithms + 1] = function(
   state, hits, by_others, number, period, count_denied, now, charge, holder, settles, actual, within, refunds)
-  local function decide(state)
-    return decide_budget(
-      state, hits, by_others, number, period, now, charge, holder, settles, actual, within, refunds)
-  end
-  return decide_mended(decide, state, nil)
+  return decide_mended(
+    decide_budget, state, nil, hits, by_others, number, period, now, charge, holder, settles, actual, within, refunds)
 end

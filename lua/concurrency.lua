@@ -188,8 +188,5 @@ local function decide_slots(state, hits, by_others, number, period, count_denied
 end
 
 algorithms[#algorithms + 1] = function(state, hits, by_others, number, period, count_denied, now, charge, holder)
-  local function decide(state)
-    return decide_slots(state, hits, by_others, number, period, count_denied, now, charge, holder)
-  end
-  return decide_mended(decide, state, nil)
+  return decide_mended(decide_slots, state, nil, hits, by_others, number, period, count_denied, now, charge, holder)
 end

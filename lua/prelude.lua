@@ -68,15 +68,16 @@ local function ask(...)
   return reply
 end
 
--- Decides on a state. If the decision finds the state damaged, it is repeated on the fresh state.
-local function decide_mended(decide, state, fresh)
-  local ok, after, ttl, allowed, remaining, reset_after, retry_after = pcall(decide, state)
+-- Decides on a state, with the other arguments. If the decision finds the state damaged, it is repeated on the fresh
+-- state.
+local function decide_mended(decide, state, fresh, ...)
+  local ok, after, ttl, allowed, remaining, reset_after, retry_after = pcall(decide, state, ...)
   if not ok then
     if after ~= DAMAGED then
       error(after, 0)
     end
     damaged = true
-    return decide(fresh)
+    return decide(fresh, ...)
   end
   return after, ttl, allowed, remaining, reset_after, retry_after
 end

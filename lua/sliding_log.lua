@@ -167,8 +167,6 @@ local function decide_log(log, hits, denied, number, period, count_denied, now, 
 end
 
 algorithms[#algorithms + 1] = function(log, hits, denied, number, period, count_denied, now, charge)
-  local function decide(log)
-    return decide_log(log, hits, denied, number, period, count_denied, now, charge)
-  end
-  return decide_mended(decide, log, list_of(log.key, 0))
+  return decide_mended(
+    decide_log, log, list_of(log.key, 0), hits, denied, number, period, count_denied, now, charge)
 end
