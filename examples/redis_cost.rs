@@ -2,12 +2,13 @@
 //!
 //! `cargo run --release --example redis_cost -- redis://localhost:6379` uses that Redis, which should have no other
 //! load and no valuable data: usage pages are left behind. With `sizes` only the second table is printed, for counters
-//! that grow with their contents, in a few seconds; with `usage` the tables of `docs/usage.md`, and with `fleet` what
-//! heartbeats and an open console cost.
+//! that grow with their contents, in a few seconds; with `streams` the third, for budgets; with `usage` the tables of
+//! `docs/usage.md`, and with `fleet` what heartbeats and an open console cost.
 
 #![allow(clippy::unwrap_used, reason = "it ends where something is not as it should be")]
 
 use std::fmt::Write as _;
+use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
@@ -30,11 +31,13 @@ const SIZED_DECISIONS: usize = 4_000;
 /// In all counters of one size together.
 const ENTRIES: u32 = 100_000;
 /// What a counter of the second table keeps when it is asked.
-const SIZES: [(Algorithm, &[u32]); 3] = [
-    (Algorithm::SlidingLog, &[10, 1_000, 90_000]),
-    (Algorithm::Concurrency, &[10, 100, 1_000]),
-    (Algorithm::Budget, &[10, 100, 1_000]),
-];
+const SIZES: [(Algorithm, &[u32]); 2] =
+    [(Algorithm::SlidingLog, &[10, 1_000, 90_000]), (Algorithm::Concurrency, &[10, 100, 1_000])];
+/// Streams in progress of a budget.
+const STREAMS: [u32; 4] = [1, 100, 1_000, 9_000];
+/// Streams that begin together and then settle, and how often.
+const BATCH: u32 = 1_024;
+const BATCHES: u32 = 16;
 /// An entry of a sliding log, as the script packs it.
 const ENTRY_BYTES: usize = 20;
 /// Number of requests sent together: in one call, as Tollgate does, or in separate calls.
@@ -49,11 +52,13 @@ async fn main() {
     }
     match std::env::args().nth(2).as_deref() {
         Some("sizes") => by_size(&mut redis).await,
+        Some("streams") => by_streams(&mut redis).await,
         Some("usage") => by_usage(&mut redis).await,
         Some("fleet") => by_fleet(&mut redis).await,
         _ => {
             by_algorithm(&mut redis).await;
             by_size(&mut redis).await;
+            by_streams(&mut redis).await;
             by_usage(&mut redis).await;
             by_fleet(&mut redis).await;
         }
@@ -66,7 +71,8 @@ async fn by_algorithm(redis: &mut MultiplexedConnection) {
          | one in a call | bytes per counter |"
     );
     println!("|---|---|---|---|---|---|");
-    for algorithm in Algorithm::ALL {
+    // Streams of a budget have names of their own, see `by_streams`.
+    for algorithm in Algorithm::ALL.iter().filter(|algorithm| **algorithm != Algorithm::Budget) {
         let (allowed, denied) = (checks(*algorithm, NUMBER), checks(*algorithm, 1));
         // The limits are used up now.
         cpu_us(redis, &denied, TOGETHER, COUNTERS).await;
@@ -104,6 +110,41 @@ async fn by_size(redis: &mut MultiplexedConnection) {
         let several_us = cpu_us(redis, &asked(full, size / 2), 1, SIZED_DECISIONS).await;
         println!("| `{algorithm}` | {size} | {allowed_us:.1} µs | {denied_us:.1} µs | {several_us:.1} µs | {bytes} |");
     }
+}
+
+/// Measures what a stream costs a budget at its two ends, beside a request of a `sliding_window`.
+async fn by_streams(redis: &mut MultiplexedConnection) {
+    println!(
+        "| streams in progress | it begins | it settles | `sliding_window` | bytes per stream |\n|---|---|---|---|---|"
+    );
+    let window = checks(Algorithm::SlidingWindow, NUMBER);
+    let limit = limit(Algorithm::Budget, u32::MAX, SIZED_PERIOD);
+    for size in STREAMS {
+        let counters = (ENTRIES / size).clamp(10, 1_000);
+        let all: Vec<Check> = (0..counters).map(|i| check(limit, format!("streams-{size}-{i}"))).collect();
+        // Each stream has a name of its own.
+        let asked = |streams: Range<u32>, ask: Ask| -> Vec<Check> {
+            let of = |stream: u32| {
+                let check = &all[(stream % counters) as usize];
+                Check { ask, caller: Caller { holder: stream.into(), ..check.caller }, ..check.clone() }
+            };
+            streams.map(of).collect()
+        };
+        let present = (size * counters).next_multiple_of(BATCH);
+        cpu_us(redis, &asked(0..present, Ask::Take(1)), 1, present as usize).await;
+        let bytes = memory(redis, &all[0]).await / u64::from(size);
+        let mut sums_us = [0.0; 3];
+        for batch in 0..BATCHES {
+            let streams = present + batch * BATCH..present + (batch + 1) * BATCH;
+            let (begins, settles) = (asked(streams.clone(), Ask::Take(1)), asked(streams, Ask::Settle(1)));
+            for (checks, sum_us) in [&begins, &settles, &window].into_iter().zip(&mut sums_us) {
+                *sum_us += cpu_us(redis, checks, 1, BATCH as usize).await;
+            }
+        }
+        let [begins_us, settles_us, window_us] = sums_us.map(|sum| sum / f64::from(BATCHES));
+        println!("| {size} | {begins_us:.1} µs | {settles_us:.1} µs | {window_us:.1} µs | {bytes} |");
+    }
+    println!();
 }
 
 /// Measures decisions with and without usage records, and the size of a page of records.

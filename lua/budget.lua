@@ -1,328 +1,364 @@
 -- Budget: what streams have used in a sliding window, and what streams in progress hold of it. A hold reserves hits,
 -- and its settle replaces them by those that were used. The twin of src/engine/algorithm/budget.rs. A counter may have
--- thousands of holds, so they stay packed, and are unpacked only as needed.
--- state: '<dddI4I4' at (the counter's own time when it last changed, ms), shift (how far that time is ahead of the
--- clock, ms), index (of the newest segment), reserved (hits of all holds), number of holds; then 'I4' the used hits of
--- the newest segment and each one before it; then '<ddI4' for each hold, in the order of their ends: holder, until,
--- hits; then '<ddI4I4' for each closed one, in the order of `at`: holder, at, paid, kind
+-- thousands of streams, so a decision reads only the account, and what is known of its own stream and of two others.
+-- state: a hash, see open_hash in prelude.lua
+-- a: '<ddddddI4' at (the counter's own time when it last changed, ms), shift (how far that time is ahead of the clock,
+--    ms), known_until (when all entries are forgotten, but for those of holds), first, next (numbers of the first item
+--    of the queue, and of the next one to come), due (when the first is due; 0 if there is none), number of ends; then
+--    'I4' the used hits of the newest segment and each one before it; then '<dI4I4I4' for each end, in the order of
+--    their times: at, hits (of all holds that end then), charged (the hits of those that are charged then), holds
+-- 's' and a stream's name, 'd': '<dI4I4' for each entry, the newest last: at, hits, kind
+-- 'q' and a number, 'd': '<dd' an item of the queue: the name of a stream, due (when what was known is forgotten)
 -- figure1: holder; figure2: 1 for a settle; figure3: the hits that were used; figure4: how long a hold lasts (ms);
 -- figure5: 1 if an unsettled hold is refunded, 0 if it is charged
+openers[#algorithms + 1] = open_hash
+-- One function for all: Redis defines every function anew in each call, and searches a list for each local that a
+-- function uses. With a function for each step it ran a quarter more instructions.
 local function decide_budget(
-  state, hits, by_others, number, period, now, charge, holder, settles, actual, within, refunds)
-  local HEADER, HOLD, CLOSED = '<dddI4I4', '<ddI4', '<ddI4I4'
-  local HEADER_SIZE, HOLD_SIZE, CLOSED_SIZE = 32, 20, 24
+  hash, hits, by_others, number, period, now, charge, holder, settles, actual, within, refunds)
+  local ACCOUNT, END, ENTRY, ITEM = '<ddddddI4', '<dI4I4I4', '<dI4I4', '<dd'
+  local ACCOUNT_SIZE, END_SIZE, ENTRY_SIZE, ITEM_SIZE = 52, 20, 16, 16
   -- The same as in the twin.
-  local SEGMENTS, MAX_HOLDS, MAX_CLOSED = 10, 10000, 100
-  local SETTLED, OVERTOOK, DENIED, EXPIRED = 0, 1, 2, 3
+  local SEGMENTS, ENDS, MAX_HOLDS, MAX_CLOSED, MAX_NAMESAKES, MAX_TIDIED = 10, 16, 10000, 10000, 100, 2
+  local CHARGED, REFUNDED, SETTLED, OVERTAKEN, DENIED = 0, 1, 2, 3, 4
+  local floor, max, min, pack, read = math.floor, math.max, math.min, struct.pack, struct.unpack
   local segment = math.ceil(period / SEGMENTS)
-  local segments = math.ceil(period / segment)
-  -- Times are truncated to milliseconds, so a hold is kept one millisecond longer to cover the whole time.
-  local held = within + 1
-  local mark = struct.pack('<d', holder)
+  local places = math.ceil(period / segment) + 1
 
-  -- The time on the counter's own clock, which never steps back, and the same by the clock of Redis.
-  local time, clock, shift = now, now, 0
-  local index = (now - now % segment) / segment
-  local reserved, holds, closed = 0, '', {}
-  local counts = {}
-  for age = 0, segments do
-    counts[age + 1] = 0
-  end
+  -- `time` is that of the counter's own clock, which never steps back, and `clock` the same by the clock of Redis.
+  local account, record = hash_get(hash, 'a', 's' .. pack('<d', holder))
+  local time, clock, shift, known_until, first, next_item, due = now, now, 0, 0, 0, 0, 0
+  local counts, ends, used, reserved, holds = nil, {}, 0, 0, 0
   local changed, set_back = false, false
-  local function count_at(at)
-    return index - math.floor(at / segment) + 1
-  end
-  local function hold_at(place)
-    local one, stop, one_hits = struct.unpack(HOLD, holds, place)
-    assert_sound(is_whole(stop) and one_hits > 0)
-    return one, stop, one_hits
-  end
-  -- Removes hits of a hold, and the whole hold if nothing is left of it.
-  local function remove_hold(place, one_hits, rest)
-    if not rest or select(3, struct.unpack(HOLD, rest)) == 0 then
-      rest = ''
-    end
-    holds = string.sub(holds, 1, place - 1) .. rest .. string.sub(holds, place + HOLD_SIZE)
-    reserved = reserved - one_hits
-    assert_sound(reserved >= 0)
-  end
-  -- Returns the position of the first hold of this holder, from one position on.
-  local function find(from)
-    return find_entry(holds, mark, from)
-  end
-  local function close(kind, one, at, paid)
-    local place = #closed + 1
-    while place > 1 and closed[place - 1].at > at do
-      place = place - 1
-    end
-    table.insert(closed, place, {holder = one, at = at, paid = math.min(paid, MAX_COUNT), kind = kind})
-    if #closed > MAX_CLOSED then
-      -- A late settle still has to correct what was charged at the end of a hold.
-      local oldest = 1
-      while oldest <= #closed and closed[oldest].kind == EXPIRED do
-        oldest = oldest + 1
-      end
-      table.remove(closed, oldest <= #closed and oldest or 1)
-    end
-  end
-
-  if state then
-    local counts_size = 4 * (segments + 1)
-    local first = HEADER_SIZE + counts_size + 1
-    assert_sound(#state >= first - 1)
-    local before, stored_shift, stored_index, stored_reserved, count = struct.unpack(HEADER, state)
-    assert_sound(is_whole(before) and is_whole(stored_shift) and stored_index == math.floor(before / segment))
-    local last = first - 1 + count * HOLD_SIZE
-    assert_sound(last <= #state and (#state - last) % CLOSED_SIZE == 0)
-    holds, reserved, shift = string.sub(state, first, last), stored_reserved, stored_shift
+  assert_sound(account or not record)
+  if account then
+    local ends_at = ACCOUNT_SIZE + 4 * places + 1
+    assert_sound(#account >= ends_at - 1)
+    local before, count
+    before, shift, known_until, first, next_item, due, count = read(ACCOUNT, account)
     clock = now + shift
+    assert_sound(
+      is_whole(before) and is_whole(shift) and is_whole(known_until) and is_whole(due) and is_whole(clock)
+      and is_whole(first) and is_whole(next_item) and first <= next_item and (first < next_item or due == 0)
+      and #account == ends_at - 1 + count * END_SIZE)
     if before - clock > period then
       shift, clock, changed, set_back = before - now, before, true, true
     end
-    assert_sound(is_whole(shift) and is_whole(clock))
-    time = math.max(clock, before)
-    if hits > 0 and math.floor(before / period) ~= math.floor(time / period) then
-      -- All holds are checked once in a period, so damage persists no longer than that.
-      local sum, previous = 0, 0
-      for place = 1, #holds, HOLD_SIZE do
-        local _, stop, one_hits = hold_at(place)
-        assert_sound(stop >= previous)
-        sum, previous = sum + one_hits, stop
+    time = max(clock, before)
+    -- Moves the window.
+    counts = {read('<' .. string.rep('I4', places), account, ACCOUNT_SIZE + 1)}
+    local left = floor(time / segment) - floor(before / segment)
+    if left > 0 then
+      for place = places, 1, -1 do
+        counts[place] = place > left and counts[place - left] or 0
       end
-      assert_sound(sum == reserved)
     end
-    index = math.floor(time / segment)
-    local left = index - stored_index
-    for age = left, segments do
-      counts[age + 1] = struct.unpack('<I4', state, HEADER_SIZE + 4 * (age - left) + 1)
-    end
-    local previous = 0
-    for place = last + 1, #state, CLOSED_SIZE do
-      local one, at, paid, kind = struct.unpack(CLOSED, state, place)
-      assert_sound(is_whole(at) and at >= previous and at <= before and kind <= EXPIRED)
+    -- Ends the holds that were not settled in time.
+    local previous = before
+    for place = ends_at, #account, END_SIZE do
+      local at, held, charged, its_holds = read(END, account, place)
+      assert_sound(is_whole(at) and at > previous and charged <= held and its_holds > 0 and its_holds <= held)
       previous = at
+      if at > time then
+        ends[#ends + 1] = {at = at, hits = held, charged = charged, holds = its_holds}
+        reserved, holds = reserved + held, holds + its_holds
+      else
+        local age = floor(time / segment) - floor(at / segment) + 1
+        if age <= places then
+          counts[age] = add(counts[age], charged)
+        end
+        known_until = max(known_until, at + REMEMBERED)
+      end
+    end
+    for place = 1, places do
+      used = used + counts[place]
+    end
+  end
+  local is_new = not account or (known_until <= time and #ends == 0 and used == 0)
+  if is_new then
+    record, changed, set_back = nil, false, false
+    time, clock, shift, known_until, first, next_item, due = now, now, 0, 0, 0, 0, 0
+    counts = {}
+    for place = 1, places do
+      counts[place] = 0
+    end
+  end
+
+  -- The entries of the stream that are not forgotten. The places of the oldest ones: that holds hits, that has ended
+  -- without a settle, that was settled before it came, and that was denied; the place of the settled one that was
+  -- charged least, so that streams with the same name pay no less than they used; and how many hold hits.
+  local own, held, over, overtaken, denied, settled, holding = {}, nil, nil, nil, nil, nil, 0
+  if record then
+    assert_sound(#record <= MAX_NAMESAKES * ENTRY_SIZE and #record % ENTRY_SIZE == 0)
+    for from = 1, #record, ENTRY_SIZE do
+      local at, its_hits, kind = read(ENTRY, record, from)
+      assert_sound(is_whole(at) and (kind <= REFUNDED or (kind <= DENIED and at <= time)))
       if at + REMEMBERED > time then
-        closed[#closed + 1] = {holder = one, at = at, paid = paid, kind = kind}
+        local place = #own + 1
+        own[place] = {at = at, hits = its_hits, kind = kind}
+        if kind <= REFUNDED and at > time then
+          held, holding = held or place, holding + 1
+        elseif kind <= REFUNDED then
+          over = over or place
+        elseif kind == DENIED then
+          denied = denied or place
+        else
+          overtaken = overtaken or (kind == OVERTAKEN and place or nil)
+          settled = settled and own[settled].hits <= its_hits and settled or place
+        end
       end
-    end
-    local over = 0
-    while over < #holds do
-      local one, stop, one_hits = hold_at(over + 1)
-      if stop > time then
-        break
-      end
-      over, reserved = over + HOLD_SIZE, reserved - one_hits
-      local place = count_at(stop)
-      if refunds == 0 and place <= segments + 1 then
-        counts[place] = add(counts[place], one_hits)
-      end
-      if stop + REMEMBERED > time then
-        close(EXPIRED, one, stop, refunds == 0 and one_hits or 0)
-      end
-    end
-    holds = string.sub(holds, over + 1)
-    assert_sound(reserved >= 0 and (reserved > 0) == (#holds > 0))
-    local sum = 0
-    for place = 1, segments + 1 do
-      sum = sum + counts[place]
-    end
-    if sum == 0 and #holds == 0 and #closed == 0 then
-      -- As a new counter.
-      time, clock, shift, index, changed = now, now, 0, (now - now % segment) / segment, false
     end
   end
 
-  -- Returns the closed one with this holder that `is_better` prefers.
-  local function closed_of(is_one, is_better)
-    local found
-    for place = 1, #closed do
-      local one = closed[place]
-      if one.holder == holder and is_one(one) and (not found or is_better(one, closed[found])) then
-        found = place
-      end
-    end
-    return found
-  end
-  local function never()
-    return false
-  end
-  local function used()
-    local sum = 0
-    for place = 1, segments + 1 do
-      sum = sum + counts[place]
-    end
-    return sum
-  end
-  -- A stream that is denied settles as well. That must not close the hold of another stream with the same name.
-  local function remember_denied()
-    if find(1) then
-      close(DENIED, holder, time, 0)
-      changed = true
-    end
-  end
-
-  local allowed = true
+  -- When a hold ends that began now, or with the charge. Ends are rounded up, and a hold is kept one millisecond longer
+  -- to cover the whole time, because times are truncated to milliseconds.
+  local _, exponent = math.frexp(within / ENDS)
+  local width = max(math.ldexp(1, exponent - 1), 1)
+  local stop = math.ceil(((charge and charge.at + shift or time) + within + 1) / width) * width
+  -- What happens: hits that are charged now; a correction of those of an earlier time; holds that have less, each with
+  -- its place, the newest first; a new entry, by its kind; whether the stream is denied.
+  local more, corrected_at, correction = 0, nil, 0
+  local reduced, added, its_at, its_hits, is_denied = nil, nil, time, actual, false
+  local allowed, is_full = true, false
   if settles == 1 then
-    local denied = actual == 0 and closed_of(function(one) return one.kind == DENIED end, never)
-    local place = not denied and find(1)
-    if denied then
-      table.remove(closed, denied)
+    if denied and actual == 0 then
+      table.remove(own, denied)
       changed = true
-    elseif place then
-      local _, _, one_hits = hold_at(place)
-      remove_hold(place, one_hits)
-      counts[1] = add(counts[1], actual)
-      close(SETTLED, holder, time, actual)
-      changed = true
-    else
-      local found = closed_of(function(one) return one.kind ~= DENIED end, function(one, other)
-        if (one.kind == EXPIRED) ~= (other.kind == EXPIRED) then
-          return one.kind == EXPIRED
-        end
-        return one.kind ~= EXPIRED and one.paid < other.paid
-      end)
-      local one = closed[found]
-      if one and one.kind == EXPIRED then
-        local age = count_at(one.at)
-        if actual < one.paid and age <= segments + 1 then
-          counts[age] = add(counts[age], actual - one.paid)
-        end
-        counts[1] = add(counts[1], math.max(actual - one.paid, 0))
-        one.paid, one.kind, changed = math.min(actual, MAX_COUNT), SETTLED, true
-      elseif one and actual > one.paid then
-        counts[1] = add(counts[1], actual - one.paid)
-        one.paid, changed = math.min(actual, MAX_COUNT), true
-      elseif not one and actual > 0 then
-        counts[1] = add(counts[1], actual)
-        close(OVERTOOK, holder, time, actual)
+    elseif held then
+      reduced, more, added = {held, own[held].hits}, actual, SETTLED
+    elseif over then
+      local one = own[over]
+      local paid = one.kind == CHARGED and one.hits or 0
+      more, corrected_at, correction = max(actual - paid, 0), one.at, -max(paid - actual, 0)
+      one.hits, one.kind, changed = min(actual, MAX_COUNT), SETTLED, true
+    elseif settled and actual > own[settled].hits then
+      more, own[settled].hits, changed = actual - own[settled].hits, min(actual, MAX_COUNT), true
+    elseif not settled and actual > 0 then
+      more, added = actual, OVERTAKEN
+    end
+  elseif charge then
+    -- The hold that began with the charge, or what it was charged when it ended. After a clock reset it is unknown.
+    local found
+    for place, one in ipairs(own) do
+      found = found or (one.kind <= REFUNDED and one.at == stop and one.hits == -hits and place or nil)
+    end
+    if found and not set_back then
+      if stop > time then
+        reduced = {found, -hits}
+      else
+        corrected_at, correction = stop, own[found].kind == CHARGED and hits or 0
+        table.remove(own, found)
         changed = true
       end
+      is_denied = true
     end
-  elseif charge and not set_back then
-    -- The hold that began with the charge, or what it was charged when it ended. After a clock reset it is unknown.
-    local stop = charge.at + shift + held
-    local expired = closed_of(function(one)
-      return one.kind == EXPIRED and one.paid == -hits and one.at == stop
-    end, never)
-    local its = struct.pack(HOLD, holder, stop, -hits)
-    local place = not expired and find(1)
-    while place and string.sub(holds, place, place + HOLD_SIZE - 1) ~= its do
-      place = find(place + HOLD_SIZE)
-    end
-    if place then
-      remove_hold(place, -hits)
-    elseif expired then
-      local count = count_at(closed[expired].at)
-      if count <= segments + 1 then
-        counts[count] = add(counts[count], hits)
-      end
-      table.remove(closed, expired)
-    end
-    if place or expired then
-      changed = true
-      remember_denied()
-    end
-  elseif hits < 0 and not charge then
-    -- Releases the newest hits of the holder.
-    local own, owed = {}, -hits
-    local place = find(1)
-    while place do
-      own[#own + 1] = place
-      place = find(place + HOLD_SIZE)
-    end
-    for i = #own, 1, -1 do
-      local one, stop, one_hits = hold_at(own[i])
-      local released = math.min(owed, one_hits)
-      if released > 0 then
-        remove_hold(own[i], released, struct.pack(HOLD, one, stop, one_hits - released))
-        owed, changed = owed - released, true
+  elseif hits < 0 then
+    -- Releases the newest hits of the stream.
+    local owed = -hits
+    reduced = {}
+    for place = #own, 1, -1 do
+      local one = own[place]
+      if owed > 0 and one.kind <= REFUNDED and one.at > time then
+        local released = min(owed, one.hits)
+        reduced[#reduced + 1], reduced[#reduced + 2] = place, released
+        owed = owed - released
       end
     end
   elseif hits > 0 then
-    local overtook = closed_of(function(one) return one.kind == OVERTOOK end, never)
-    if overtook then
-      allowed = not by_others
+    is_full = holds >= MAX_HOLDS
+    local has_room = used + reserved + hits <= number and not is_full and holding < MAX_NAMESAKES
+    allowed = not by_others and (overtaken ~= nil or has_room)
+    if overtaken then
       if allowed then
-        closed[overtook].kind, changed = SETTLED, true
+        own[overtaken].kind, changed = SETTLED, true
       end
+    elseif allowed then
+      local place = 1
+      while ends[place] and ends[place].at < stop do
+        place = place + 1
+      end
+      if not ends[place] or ends[place].at ~= stop then
+        table.insert(ends, place, {at = stop, hits = 0, charged = 0, holds = 0})
+      end
+      local its = ends[place]
+      its.hits, its.holds = its.hits + hits, its.holds + 1
+      its.charged = its.charged + (refunds == 0 and hits or 0)
+      reserved, holds = reserved + hits, holds + 1
+      added, its_at, its_hits = refunds == 0 and CHARGED or REFUNDED, stop, hits
     else
-      allowed = not by_others and used() + reserved + hits <= number and #holds < MAX_HOLDS * HOLD_SIZE
-      if allowed then
-        local place, stop = #holds + 1, time + held
-        while place > 1 and select(2, hold_at(place - HOLD_SIZE)) > stop do
-          place = place - HOLD_SIZE
-        end
-        holds = string.sub(holds, 1, place - 1) .. struct.pack(HOLD, holder, stop, hits) .. string.sub(holds, place)
-        reserved, changed = reserved + hits, true
-      else
-        remember_denied()
-      end
+      is_denied = true
+    end
+  end
+  for i = 1, reduced and #reduced or 0, 2 do
+    local place, less = reduced[i], reduced[i + 1]
+    local one, found = own[place], 1
+    while ends[found] and ends[found].at ~= one.at do
+      found = found + 1
+    end
+    local its, is_gone = ends[found], less == one.hits
+    assert_sound(its)
+    its.hits, its.holds = its.hits - less, its.holds - (is_gone and 1 or 0)
+    its.charged = its.charged - (one.kind == CHARGED and less or 0)
+    assert_sound(its.charged >= 0 and its.charged <= its.hits and its.holds <= its.hits)
+    if its.holds == 0 then
+      assert_sound(its.hits == 0)
+      table.remove(ends, found)
+    end
+    if is_gone then
+      table.remove(own, place)
+      holding, holds = holding - 1, holds - 1
+    else
+      one.hits = one.hits - less
+    end
+    reserved, changed = reserved - less, true
+  end
+  if more > 0 then
+    used, counts[1] = used - counts[1], add(counts[1], more)
+    used = used + counts[1]
+  end
+  local corrected = corrected_at and floor(time / segment) - floor(corrected_at / segment) + 1 or math.huge
+  if corrected <= places then
+    used, counts[corrected] = used - counts[corrected], add(counts[corrected], correction)
+    used = used + counts[corrected]
+  end
+  if is_denied and holding > 0 then
+    -- A stream that is denied settles as well. That must not close the hold of another stream with the same name.
+    added, its_hits = DENIED, 0
+  end
+  if added then
+    -- In the place of one that holds nothing if there is no other.
+    local place = 1
+    while #own >= MAX_NAMESAKES and own[place] and own[place].kind <= REFUNDED and own[place].at > time do
+      place = place + 1
+    end
+    if #own >= MAX_NAMESAKES and own[place] then
+      table.remove(own, place)
+    end
+    if #own < MAX_NAMESAKES then
+      own[#own + 1] = {at = its_at, hits = min(its_hits, MAX_COUNT), kind = added}
+      known_until, changed = added <= REFUNDED and known_until or max(known_until, its_at + REMEMBERED), true
     end
   end
 
-  -- The time when the hits of a hold are free at the latest.
-  local function free_at(stop)
-    return refunds == 1 and stop or (math.floor(stop / segment) + segments + 1) * segment
-  end
-  local function gone(place)
-    return (index + segments + 2 - place) * segment
-  end
+  local index = floor(time / segment)
   local retry_after = allowed and 0 or NEVER
   if not allowed and not by_others and hits <= number then
-    local owed = used() + reserved + hits - number
-    local at = #holds >= MAX_HOLDS * HOLD_SIZE and (select(2, hold_at(1))) or 0
-    local place, hold = segments + 1, 1
-    while owed > 0 do
-      local hold_time, hold_hits = math.huge, 0
-      if hold < #holds then
-        local _, stop, one_hits = hold_at(hold)
-        hold_time, hold_hits = free_at(stop), one_hits
+    -- When enough is free, if nothing is settled before.
+    local free, at = {}, 0
+    for place = 1, places do
+      free[place] = {at = (index + places + 1 - place) * segment, hits = counts[place]}
+    end
+    for _, one in ipairs(ends) do
+      free[#free + 1] = {at = one.at, hits = one.hits - one.charged}
+      free[#free + 1] = {at = (floor(one.at / segment) + places) * segment, hits = one.charged}
+    end
+    table.sort(free, function(one, other)
+      return one.at < other.at
+    end)
+    local owed = used + reserved + hits - number
+    for _, one in ipairs(free) do
+      if owed > 0 and one.hits > 0 then
+        owed, at = owed - one.hits, one.at
       end
-      assert_sound(place > 0 or hold < #holds)
-      if place > 0 and gone(place) <= hold_time then
-        if counts[place] > 0 then
-          owed, at = owed - counts[place], math.max(at, gone(place))
-        end
-        place = place - 1
-      else
-        owed, at, hold = owed - hold_hits, math.max(at, hold_time), hold + HOLD_SIZE
+    end
+    if is_full then
+      at = max(at, ends[1].at)
+    end
+    if holding >= MAX_NAMESAKES then
+      local earliest = math.huge
+      for _, one in ipairs(own) do
+        earliest = min(earliest, one.at)
       end
+      at = max(at, earliest)
     end
     retry_after = at - clock
   end
-  local reset_at = clock
-  for place = segments + 1, 1, -1 do
-    if counts[place] > 0 then
-      reset_at = math.max(reset_at, gone(place))
-    end
+  local reset_at, newest = clock, 1
+  while newest <= places and counts[newest] == 0 do
+    newest = newest + 1
   end
-  local kept = reset_at
-  if #holds > 0 then
-    -- As if it were charged when it ends, since a rule change may say so.
-    local _, stop = hold_at(#holds - HOLD_SIZE + 1)
-    reset_at = math.max(reset_at, free_at(stop))
-    kept = math.max(reset_at, (math.floor(stop / segment) + segments + 1) * segment, stop + REMEMBERED)
+  if newest <= places then
+    reset_at = max(reset_at, (index + places + 1 - newest) * segment)
   end
-  if #closed > 0 then
-    kept = math.max(kept, closed[#closed].at + REMEMBERED)
+  for _, one in ipairs(ends) do
+    reset_at = max(reset_at, one.charged > 0 and (floor(one.at / segment) + places) * segment or one.at)
   end
-  local packed = false
+
   if changed then
-    local parts = {
-      struct.pack(HEADER, time, shift, index, reserved, #holds / HOLD_SIZE),
-      struct.pack('<' .. string.rep('I4', segments + 1), unpack(counts)),
-      holds,
-    }
-    for _, one in ipairs(closed) do
-      parts[#parts + 1] = struct.pack(CLOSED, one.holder, one.at, one.paid, one.kind)
+    -- The fields that change; false for those that are removed.
+    local set = {}
+    -- The stream, and others that may be forgotten. A stream that is not known, or of which something is new since it
+    -- was appended to the queue, is appended.
+    local one, entries, is_kept, is_appended, tidied = holder, own, record or #own > 0, not record, 0
+    while one do
+      local parts = {}
+      for place, entry in ipairs(entries) do
+        parts[place] = pack(ENTRY, entry.at, entry.hits, entry.kind)
+      end
+      if is_kept and is_appended then
+        set['q' .. pack('<d', next_item)] = pack(ITEM, one, time + REMEMBERED)
+        due = first == next_item and time + REMEMBERED or due
+        next_item = next_item + 1
+      end
+      if is_kept or tidied > 0 then
+        set['s' .. pack('<d', one)] = is_kept and table.concat(parts)
+      end
+      one = nil
+      if tidied < MAX_TIDIED and first < next_item and (due <= time or next_item - first > holds + MAX_CLOSED) then
+        local function get(field)
+          if set[field] == nil and not is_new then
+            return hash_get(hash, field)
+          end
+          return set[field]
+        end
+        local field, before = 'q' .. pack('<d', first), due
+        local item, following = get(field), get('q' .. pack('<d', first + 1))
+        set[field] = false
+        first, due, tidied = first + 1, 0, tidied + 1
+        assert_sound(item and #item == ITEM_SIZE)
+        one = read(ITEM, item)
+        if first < next_item then
+          assert_sound(following and #following == ITEM_SIZE)
+          due = select(2, read(ITEM, following))
+          assert_sound(is_whole(due))
+        end
+        local stored = get('s' .. pack('<d', one))
+        assert_sound(stored and #stored <= MAX_NAMESAKES * ENTRY_SIZE and #stored % ENTRY_SIZE == 0)
+        entries, is_kept, is_appended = {}, false, true
+        for from = 1, #stored, ENTRY_SIZE do
+          local at, one_hits, kind = read(ENTRY, stored, from)
+          assert_sound(is_whole(at) and (kind <= REFUNDED or (kind <= DENIED and at <= time)))
+          if at + REMEMBERED > time then
+            entries[#entries + 1] = {at = at, hits = one_hits, kind = kind}
+            is_kept = is_kept or at + REMEMBERED > before
+          end
+        end
+      end
     end
-    packed = table.concat(parts)
+    local parts = {
+      pack(ACCOUNT, time, shift, known_until, first, next_item, due, #ends),
+      pack('<' .. string.rep('I4', places), unpack(counts)),
+    }
+    for place, its in ipairs(ends) do
+      parts[place + 2] = pack(END, its.at, its.hits, its.charged, its.holds)
+    end
+    set.a = table.concat(parts)
+    if is_new then
+      hash.is_stored, hash.set = false, set
+    else
+      for field, value in pairs(set) do
+        hash.set[field] = value
+      end
+    end
   end
-  return packed, kept - clock, allowed, math.max(number - used() - reserved, 0), reset_at - clock, retry_after
+  local kept = max(reset_at, known_until, #ends > 0 and ends[#ends].at + REMEMBERED or 0)
+  local remaining = max(number - used - reserved, 0)
+  return changed and hash, kept - clock, allowed, remaining, reset_at - clock, retry_after
 end
 
 algorithms[#algorithms + 1] = function(
-  state, hits, by_others, number, period, count_denied, now, charge, holder, settles, actual, within, refunds)
+  hash, hits, by_others, number, period, count_denied, now, charge, holder, settles, actual, within, refunds)
   return decide_mended(
-    decide_budget, state, nil, hits, by_others, number, period, now, charge, holder, settles, actual, within, refunds)
+    decide_budget, hash, open_hash(hash.key, true), hits, by_others, number, period, now, charge, holder, settles,
+    actual, within, refunds)
 end

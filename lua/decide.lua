@@ -20,7 +20,7 @@ end
 
 local function read(key, algorithm)
   last_key = key
-  local open = lists[algorithm]
+  local open = openers[algorithm]
   if open then
     return open(key)
   end
@@ -50,8 +50,8 @@ local function define_groups()
     if not found then
       return read(key, algorithm), nil
     end
-    -- After a reset, the state of a list is an empty list, not nil.
-    return (found.ttl > 0 or lists[algorithm]) and found.state or nil, found
+    -- After a reset, the state of a list or a hash is an empty one, not nil.
+    return (found.ttl > 0 or openers[algorithm]) and found.state or nil, found
   end
 
   -- Returns the charge that a check takes back, and the offset of the next part.
@@ -76,7 +76,7 @@ local function define_groups()
     local old, found
     if extras % 4 >= 2 then
       -- A reset deletes the key without reading it, whatever its content.
-      old = lists[algorithm] and lists[algorithm](key, 'empty') or nil
+      old = openers[algorithm] and openers[algorithm](key, 'empty') or nil
       pending[key] = {state = old, ttl = 0}
     else
       old, found = pending_state(pending, key, algorithm)
@@ -91,7 +91,7 @@ local function define_groups()
       ttl = ttl > 0 and math.max(left, 1) or 0
       pending[key] = {state = state, ttl = ttl, lasting = lasting and left > 0 and (not found or found.lasting)}
     elseif damaged and hits ~= 0 then
-      pending[key] = {state = lists[algorithm] and lists[algorithm](key, 'empty'), ttl = 0}
+      pending[key] = {state = openers[algorithm] and openers[algorithm](key, 'empty'), ttl = 0}
     end
     return allowed, remaining, reset_after, retry_after, delay
   end
@@ -320,7 +320,7 @@ local function decide_all()
       algorithm, flags, count_denied, extras, hits, number, period,
         figure1, figure2, figure3, figure4, figure5, next_offset = struct.unpack(CHECK, asked, given)
       run, count_denied = algorithms[algorithm] or define(algorithm), count_denied == 1
-      open = lists[algorithm]
+      open = openers[algorithm]
     end
     if flags < 8 and extras == 0 then
       -- The fast path for most requests: a single check, which decides alone what it charges.

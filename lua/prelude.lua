@@ -90,8 +90,8 @@ end
 --      bytes behind so many; optional), delay (optional)
 local algorithms = {}
 
--- For algorithms with a list as state, the function that opens it. The state of other algorithms is a string or nil.
-local lists = {}
+-- For algorithms with a list or a hash as state, the function that opens it. The state of others is a string or nil.
+local openers = {}
 
 local function list_get(list, place)
   return list.set[place] or redis.call('LINDEX', list.key, place)
@@ -123,6 +123,44 @@ end
 
 local function open_list(key, is_empty)
   return list_of(key, not is_empty and ask('LLEN', key) or 0)
+end
+
+-- Returns the values of fields of a hash; false or nil for those that are not there.
+local function hash_get(hash, ...)
+  local values = hash.is_stored and ask('HMGET', hash.key, ...) or {}
+  if next(hash.set) then
+    for place = 1, select('#', ...) do
+      local changed = hash.set[select(place, ...)]
+      if changed ~= nil then
+        values[place] = changed
+      end
+    end
+  end
+  return unpack(values, 1, select('#', ...))
+end
+
+local function hash_write(hash, ttl)
+  local set, removed = {}, {}
+  for field, value in pairs(hash.set) do
+    if value then
+      set[#set + 1], set[#set + 2] = field, value
+    else
+      removed[#removed + 1] = field
+    end
+  end
+  if not hash.is_stored then
+    redis.call('DEL', hash.key)
+  elseif #removed > 0 then
+    redis.call('HDEL', hash.key, unpack(removed))
+  end
+  redis.call('HSET', hash.key, unpack(set))
+  redis.call('PEXPIRE', hash.key, ttl)
+end
+
+-- A hash in Redis as it is after a check: as stored, or empty, but for the fields in `set`, of which those that are
+-- false are removed. Nothing is written before `write`.
+local function open_hash(key, is_empty)
+  return {key = key, is_stored = not is_empty, set = {}, write = hash_write}
 end
 
 -- Writes a counter. Each write sets the TTL, unless `lasting` keeps the present one.

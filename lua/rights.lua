@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  a counter with a string as state
 -- KEYS[2]  a counter with a list as state
--- KEYS[3]  a hash, as for a usage page or for the instances of the fleet
+-- KEYS[3]  a hash, as for a budget, a usage page or the instances of the fleet
 -- reply    a line for each command that failed: its name, a space, and the error
 
 local text, list, hash = KEYS[1], KEYS[2], KEYS[3]

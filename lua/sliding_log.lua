@@ -2,7 +2,7 @@
 -- src/engine/algorithm/sliding_log.rs.
 -- state: a list, see open_list in prelude.lua; each item is '<ddI4' at (ms since the epoch), sum (of all hits up to and
 -- including these), hits
-lists[#algorithms + 1] = open_list
+openers[#algorithms + 1] = open_list
 local function decide_log(log, hits, denied, number, period, count_denied, now, charge)
   local layout = '<ddI4'
   local MAX_BEHIND = 100

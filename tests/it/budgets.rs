@@ -205,7 +205,7 @@ proptest! {
     fn each_stream_is_charged_once_and_nothing_stays_held(streams in streams(), charges in any::<bool>()) {
         let unsettled = if charges { Unsettled::Charge } else { Unsettled::Refund };
         let (mut budget, used, lost) = run(limit(100_000, LONG, unsettled), u64::MAX, &streams);
-        budget.now += WITHIN.as_millis() as u64 + 1;
+        budget.now += 2 * WITHIN.as_millis() as u64;
         let paid: u64 = used.iter().map(|(_, hits)| hits).sum::<u64>() + if charges { lost } else { 0 };
         prop_assert_eq!(u64::from(100_000 - budget.remaining()), paid);
     }
@@ -217,7 +217,7 @@ proptest! {
     ) {
         let unsettled = if charges { Unsettled::Charge } else { Unsettled::Refund };
         let (mut budget, used, _) = run(limit(number, LONG, unsettled), names, &streams);
-        budget.now += WITHIN.as_millis() as u64 + 1;
+        budget.now += 2 * WITHIN.as_millis() as u64;
         let paid = u64::from(number - budget.remaining());
         let owed: u64 = used.iter().map(|(_, hits)| hits).sum();
         prop_assert!(paid >= owed.min(number.into()), "{paid} of {owed}");

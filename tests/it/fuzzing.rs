@@ -675,6 +675,12 @@ fn spoil(rng: &mut Rng, redis: &mut Connection, key: &str) {
             damage(rng, &mut item);
             let _expired: Result<(), _> = cmd("LSET").arg(key).arg(at).arg(item).exec(redis);
         }
+        (None, "hash") => {
+            let fields: std::collections::BTreeMap<Vec<u8>, Vec<u8>> = cmd("HGETALL").arg(key).query(redis).unwrap();
+            let Some((field, mut value)) = fields.into_iter().nth(rng.usize(..4)) else { return };
+            damage(rng, &mut value);
+            cmd("HSET").arg(key).arg(field).arg(value).exec(redis).unwrap();
+        }
         (None, _) => {}
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::support;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use deadpool_redis::redis::cmd;
@@ -75,7 +76,15 @@ async fn dump(redis: &Redis) -> Vec<(String, Vec<u8>)> {
     keys.sort();
     let mut dump = Vec::new();
     for key in keys {
-        let value = cmd("DUMP").arg(&key).query_async(&mut connection).await.unwrap();
+        let kind: String = cmd("TYPE").arg(&key).query_async(&mut connection).await.unwrap();
+        // The fields of a hash are in another order in each Redis.
+        let value = if kind == "hash" {
+            let fields: BTreeMap<Vec<u8>, Vec<u8>> =
+                cmd("HGETALL").arg(&key).query_async(&mut connection).await.unwrap();
+            fields.into_iter().flat_map(|(field, value)| [field, value]).flatten().collect()
+        } else {
+            cmd("DUMP").arg(&key).query_async(&mut connection).await.unwrap()
+        };
         dump.push((key, value));
     }
     dump

@@ -190,13 +190,31 @@ impl Lends {
     }
 }
 
-/// The counters of a request, and whether each is a list.
-fn counters(checks: &[Check]) -> Vec<(&Key, bool)> {
+/// The type of a counter's key.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Type {
+    Text,
+    List,
+    Hash,
+}
+
+impl Type {
+    fn of(limit: &Limit) -> Type {
+        match limit.algorithm() {
+            Algorithm::SlidingLog => Type::List,
+            Algorithm::Budget => Type::Hash,
+            _ => Type::Text,
+        }
+    }
+}
+
+/// The counters of a request, and the types of their keys.
+fn counters(checks: &[Check]) -> Vec<(&Key, Type)> {
     let mut counters = Vec::new();
     for check in checks {
-        counters.push((&check.key, check.limit.algorithm() == Algorithm::SlidingLog));
-        counters.extend(check.leased.iter().map(|leased| (&leased.key, false)));
-        counters.extend(check.penalized().map(|penalized| (&penalized.key, false)));
+        counters.push((&check.key, Type::of(&check.limit)));
+        counters.extend(check.leased.iter().map(|leased| (&leased.key, Type::Text)));
+        counters.extend(check.penalized().map(|penalized| (&penalized.key, Type::Text)));
     }
     assert!(counters.iter().map(|(key, _)| *key).eq(group::keys(checks)));
     counters
@@ -238,7 +256,7 @@ impl Lua {
         let put = match held {
             Held::Text(bytes) => cmd("SET").arg(key.as_str()).arg(bytes).to_owned(),
             Held::List(items) => cmd("RPUSH").arg(key.as_str()).arg(items).to_owned(),
-            Held::Hash => cmd("HSET").arg(key.as_str()).arg(0).arg("").to_owned(),
+            Held::Hash(fields) => cmd("HSET").arg(key.as_str()).arg(fields).to_owned(),
         };
         cmd("DEL").arg(key.as_str()).exec_async(&mut self.connection).await.unwrap();
         put.exec_async(&mut self.connection).await.unwrap();
@@ -251,6 +269,17 @@ impl Lua {
         (decided, stored)
     }
 
+    /// The verdicts alone.
+    async fn verdicts(&mut self, requests: &[Vec<Check>], clocks: Clocks) -> Vec<Decided> {
+        let groups: Vec<Group> = requests.iter().map(|checks| Group::by_clock(checks, &clocks)).collect();
+        let mut pipe = pipe();
+        pipe.cmd("SET").arg("clock").arg(clocks.redis).ignore();
+        pipe.add_command(script::call_of(&self.scripts, &groups));
+        let (reply,): (Vec<u8>,) = pipe.query_async(&mut self.connection).await.unwrap();
+        let mut reply = Reply::new(&reply, groups.iter().map(Group::counters).sum()).unwrap();
+        groups.iter().map(|group| reply.next(group)).collect()
+    }
+
     /// The same with the names of the counters that were damaged.
     async fn decide_damaged(
         &mut self,
@@ -261,25 +290,26 @@ impl Lua {
         pipe.cmd("SET").arg("clock").arg(clocks.redis).ignore();
         let groups: Vec<Group> = requests.iter().map(|checks| Group::by_clock(checks, &clocks)).collect();
         pipe.add_command(script::call_of(&self.scripts, &groups));
-        for (key, is_list) in requests.iter().flat_map(|checks| counters(checks)) {
-            if is_list {
-                pipe.cmd("LRANGE").arg(key.as_str()).arg(0).arg(-1);
-            } else {
-                pipe.cmd("GET").arg(key.as_str());
-            }
+        let counters: Vec<(&Key, Type)> = requests.iter().flat_map(|checks| counters(checks)).collect();
+        for (key, kind) in &counters {
+            match kind {
+                Type::Text => pipe.cmd("GET").arg(key.as_str()),
+                Type::List => pipe.cmd("LRANGE").arg(key.as_str()).arg(0).arg(-1),
+                Type::Hash => pipe.cmd("HGETALL").arg(key.as_str()),
+            };
             pipe.cmd("HGET").arg("expiry").arg(key.as_str());
         }
         let mut values: Vec<Value> = pipe.query_async(&mut self.connection).await.unwrap();
         let stored = values.split_off(1);
         let reply: Vec<u8> = read(&values.remove(0));
-        let stored = stored.chunks(2).map(|pair| {
-            let [bytes, ttl] = pair else { unreachable!("two commands a check") };
-            let bytes = match bytes {
-                Value::Array(items) if items.is_empty() => None,
-                Value::Array(items) => Some(items.iter().flat_map(read::<Vec<u8>>).collect()),
-                string => read(string),
+        let stored = stored.chunks(2).zip(&counters).map(|(pair, (_, kind))| {
+            let [held, ttl] = pair else { unreachable!("two commands a check") };
+            let held = match kind {
+                Type::Text => read::<Option<Vec<u8>>>(held).map(Held::Text),
+                Type::List => Some(Held::List(read(held))),
+                Type::Hash => Some(Held::Hash(read(held))),
             };
-            (bytes, read(ttl))
+            (held.filter(|held| !held.is_empty()).and_then(|held| held.bytes(*kind)), read(ttl))
         });
         let mut reply = Reply::new(&reply, groups.iter().map(Group::counters).sum()).unwrap();
         let decided = groups.iter().map(|group| reply.next(group)).collect();
@@ -292,40 +322,77 @@ impl Lua {
 enum Held {
     Text(Vec<u8>),
     List(Vec<Vec<u8>>),
-    Hash,
+    Hash(BTreeMap<Vec<u8>, Vec<u8>>),
 }
 
 impl Held {
     /// Decodes the contents of a counter's key.
-    fn of(packed: Vec<u8>, is_list: bool) -> Held {
-        if is_list { Held::List(packed.chunks(20).map(<[u8]>::to_vec).collect()) } else { Held::Text(packed) }
+    fn of(packed: Vec<u8>, kind: Type) -> Held {
+        match kind {
+            Type::Text => Held::Text(packed),
+            Type::List => Held::List(packed.chunks(20).map(<[u8]>::to_vec).collect()),
+            Type::Hash => {
+                let mut rest = &packed[..];
+                let mut text = || {
+                    let (length, texts) = rest.split_first_chunk()?;
+                    let (text, others) = texts.split_at(u32::from_le_bytes(*length) as usize);
+                    rest = others;
+                    Some(text.to_vec())
+                };
+                Held::Hash(std::iter::from_fn(|| text().map(|name| (name, text().unwrap()))).collect())
+            }
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        match self {
+            Held::Text(_) => false,
+            Held::List(items) => items.is_empty(),
+            Held::Hash(fields) => fields.is_empty(),
+        }
     }
 
     /// The same, or another type, damaged somewhere.
     fn damaged(self, rng: &mut fastrand::Rng) -> Held {
         match (rng.usize(..8), self) {
-            (0, _) => Held::Hash,
+            (0, Held::Hash(_)) => Held::Text(Vec::new()),
+            (0, _) => Held::Hash(BTreeMap::from([(b"0".to_vec(), Vec::new())])),
             (1, Held::Text(bytes)) => Held::List(vec![bytes]),
             (1, Held::List(items)) => Held::Text(items.concat()),
+            (1, Held::Hash(fields)) => Held::List(fields.into_values().collect()),
             (2, Held::Text(_)) => Held::Text((0..rng.usize(..120)).map(|_| rng.u8(..)).collect()),
+            (2, Held::Hash(mut fields)) => {
+                fields.remove(&fields.keys().nth(rng.usize(..fields.len())).unwrap().clone());
+                Held::Hash(fields)
+            }
             (_, Held::List(mut items)) => {
                 let place = rng.usize(..items.len());
                 damage(rng, &mut items[place]);
                 Held::List(items)
             }
+            (_, Held::Hash(mut fields)) => {
+                let place = rng.usize(..fields.len());
+                damage(rng, fields.values_mut().nth(place).unwrap());
+                Held::Hash(fields)
+            }
             (_, Held::Text(mut bytes)) => {
                 damage(rng, &mut bytes);
                 Held::Text(bytes)
             }
-            (_, Held::Hash) => Held::Hash,
         }
     }
 
     /// The bytes, where it is of the type of such a counter.
-    fn bytes(&self, is_list: bool) -> Option<Vec<u8>> {
+    fn bytes(&self, kind: Type) -> Option<Vec<u8>> {
         match self {
-            Held::Text(bytes) if !is_list => Some(bytes.clone()),
-            Held::List(items) if is_list => Some(items.concat()).filter(|_| items.iter().all(|item| item.len() == 20)),
+            Held::Text(bytes) if kind == Type::Text => Some(bytes.clone()),
+            Held::List(items) if kind == Type::List => {
+                Some(items.concat()).filter(|_| items.iter().all(|item| item.len() == 20))
+            }
+            Held::Hash(fields) if kind == Type::Hash => {
+                let texts = fields.iter().flat_map(|(name, value)| [name, value]);
+                Some(texts.flat_map(|text| [&(text.len() as u32).to_le_bytes()[..], text].concat()).collect())
+            }
             _ => None,
         }
     }
@@ -573,7 +640,7 @@ fn a_damaged_counter_is_decided_as_a_fresh_one_and_written_anew() {
     let agree = runner.run(&drawn, |((limit, penalty), window, before, hits, seed, is_alone)| {
         let (mut lua, mut rng) = (lua.borrow_mut(), fastrand::Rng::with_seed(seed));
         runtime.block_on(lua.forget());
-        let is_list = limit.algorithm() == Algorithm::SlidingLog;
+        let kind = Type::of(&limit);
         let window = window.filter(|_| is_aligned(&limit));
         let own = Key::new("", "shop", &[], |_| None, &limit, Origin::Rule);
         let penalty = penalty.map(|penalty| Penalized { key: own.of_penalty(&penalty), penalty });
@@ -596,18 +663,18 @@ fn a_damaged_counter_is_decided_as_a_fresh_one_and_written_anew() {
             }
             _ => None,
         };
-        for (key, is_list) in [(&own, is_list)].into_iter().chain(penalty.as_ref().map(|penalty| (&penalty.key, false)))
-        {
+        let of_penalty = penalty.as_ref().map(|penalty| (&penalty.key, Type::Text));
+        for (key, kind) in [(&own, kind)].into_iter().chain(of_penalty) {
             let Some((state, _)) = rust.counters.remove(key) else { continue };
-            let mut held = Held::of(state.pack(), is_list);
+            let mut held = Held::of(state.pack(), kind);
             if rng.bool() {
                 held = held.damaged(&mut rng);
             }
-            if held == Held::List(Vec::new()) {
+            if held.is_empty() {
                 continue;
             }
             runtime.block_on(lua.put(key, &held));
-            match held.bytes(is_list).and_then(|bytes| read(key, &bytes)) {
+            match held.bytes(kind).and_then(|bytes| read(key, &bytes)) {
                 Some(state) => drop(rust.counters.insert(key.clone(), (state, 0))),
                 // A refund is none of a penalty's business.
                 None if key == &own || hits > 0 => expected.push(key.as_str().as_bytes().to_vec()),
@@ -669,9 +736,8 @@ fn damage_that_the_property_found_is_damage_in_both_twins() {
     ];
     for (algorithm, held, hits) in cases {
         let limit = Limit::new(algorithm, 4, Duration::from_secs(60), Options::default()).unwrap();
-        let is_list = algorithm == Algorithm::SlidingLog;
         let key = Key::new("", "shop", &[], |_| None, &limit, Origin::Rule);
-        let bytes = held.bytes(is_list).unwrap();
+        let bytes = held.bytes(Type::of(&limit)).unwrap();
         assert_eq!(State::unpack(&limit, Caller::default(), &bytes), None, "{held:?}");
         runtime.block_on(lua.put(&key, &held));
         let requests = [vec![Check::new(key, limit, ask(hits))]];
@@ -680,6 +746,63 @@ fn damage_that_the_property_found_is_damage_in_both_twins() {
         let fresh = Twin::default().decide(&requests[0], START);
         assert_eq!(decided.into_iter().map(Result::unwrap).collect::<Vec<_>>(), [fresh], "{held:?}, {hits} hits");
     }
+}
+
+/// More streams than a budget remembers, and more with one name: drawn sequences are too short for that.
+#[test]
+fn both_twins_of_a_budget_forget_the_same_streams_and_refuse_the_same() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let redis = Redis::start();
+    let mut lua = runtime.block_on(Lua::new(&redis));
+    let limit = Limit::new(Algorithm::Budget, u32::MAX, Duration::from_secs(3_600), Options::default()).unwrap();
+    let key = Key::new("", "shop", &[], |_| None, &limit, Origin::Rule);
+    let mut rust = Twin::default();
+    // Returns how many of these streams pass, and what remains then.
+    let mut ask_all = |now: u64, streams: Vec<u64>, ask: Ask| {
+        let (mut passed, mut remaining) = (0, 0);
+        for streams in streams.chunks(250) {
+            let check = |holder: &u64| {
+                let caller = Caller { holder: *holder, ..Caller::default() };
+                vec![Check { caller, ..Check::new(key.clone(), limit, ask) }]
+            };
+            let requests: Vec<Vec<Check>> = streams.iter().map(check).collect();
+            let clocks = Clocks { redis: now, process: now };
+            let decided = runtime.block_on(lua.verdicts(&requests, clocks));
+            for (checks, decided) in requests.iter().zip(decided) {
+                let verdicts = rust.decide(checks, now);
+                assert_eq!(decided.unwrap(), verdicts, "{checks:?}");
+                let own = verdicts[0].unwrap().own;
+                (passed, remaining) = (passed + usize::from(own.allowed), own.remaining);
+            }
+        }
+        let peek = [vec![Check::new(key.clone(), limit, Ask::Peek)]];
+        let state = rust.state(&key).map(State::pack);
+        let (_, stored) = runtime.block_on(lua.decide(&peek, Clocks { redis: now, process: now }));
+        assert!(stored[0].0 == state, "{now}: the twins differ");
+        (passed, u32::MAX - remaining)
+    };
+    let (hour, now) = (HOUR_MS.unsigned_abs(), START);
+    assert_eq!(ask_all(now, vec![50_000], Ask::Take(1)), (1, 1), "it lasts longer than the others");
+    assert_eq!(ask_all(now, (0..10_005).collect(), Ask::Take(1)), (9_999, 10_000));
+    assert_eq!(ask_all(now, (0..9_999).rev().collect(), Ask::Settle(2)), (9_999, 19_999));
+    // The first are forgotten for the next, but for the one that holds hits, and that has settled since.
+    assert_eq!(ask_all(now + 1, (20_000..20_500).collect(), Ask::Take(1)), (500, 20_499));
+    assert_eq!(ask_all(now + 1, (20_000..20_500).collect(), Ask::Settle(1)), (500, 20_499));
+    assert_eq!(ask_all(now + 2, vec![50_000; 3], Ask::Settle(1)), (3, 20_499));
+    assert_eq!(ask_all(now + 2, vec![9_998, 9_997], Ask::Settle(2)), (2, 20_499), "they are known");
+    assert_eq!(ask_all(now + 2, vec![0, 1], Ask::Settle(2)), (2, 20_503), "they are not");
+    // A hundred streams with one name.
+    assert_eq!(ask_all(now + 3, vec![7; 105], Ask::Take(1)), (100, 20_603));
+    assert_eq!(ask_all(now + 3, vec![7; 30], Ask::Settle(1)), (30, 20_603));
+    assert_eq!(ask_all(now + 3, vec![7; 30], Ask::Take(1)), (30, 20_633));
+    // A name that comes and goes is once in the queue.
+    assert_eq!(ask_all(now + 4, vec![8; 50], Ask::Take(1)), (50, 20_683));
+    assert_eq!(ask_all(now + 4, vec![8; 50], Ask::Refund(1)), (50, 20_633));
+    assert_eq!(ask_all(now + 4, vec![8], Ask::Take(1)), (1, 20_634));
+    // An hour after the last, each decision forgets two.
+    let later = now + 2 * hour;
+    assert_eq!(ask_all(later, (30_000..36_000).collect(), Ask::Take(1)).0, 6_000);
+    assert_eq!(ask_all(later + 1, (30_000..36_000).collect(), Ask::Settle(0)).0, 6_000);
 }
 
 #[test]
@@ -699,7 +822,6 @@ fn damage_opens_no_limit_for_longer_than_it_remembers_and_denies_for_no_longer()
     let bounded = runner.run(&(limit, any::<u64>()), |(limit, seed)| {
         let (mut lua, mut rng) = (lua.borrow_mut(), fastrand::Rng::with_seed(seed));
         runtime.block_on(lua.forget());
-        let is_list = limit.algorithm() == Algorithm::SlidingLog;
         let key = Key::new("", "shop", &[], |_| None, &limit, Origin::Rule);
         let (memory, period) = (memory_ms(&limit), limit.period_ms());
         let (tick, mut now, mut holder) = ((period / 8).max(1), START, 0);
@@ -714,7 +836,7 @@ fn damage_opens_no_limit_for_longer_than_it_remembers_and_denies_for_no_longer()
             now += rng.u64(..=tick);
         }
         let Some((state, _)) = rust.counters.remove(&key) else { return Ok(()) };
-        runtime.block_on(lua.put(&key, &Held::of(state.pack(), is_list).damaged(&mut rng)));
+        runtime.block_on(lua.put(&key, &Held::of(state.pack(), Type::of(&limit)).damaged(&mut rng)));
         // The clock may have been set back by a period, during which the counter does not advance.
         let settled = now + memory + period + 2 * tick;
         let mut left = Vec::new();
@@ -769,7 +891,11 @@ fn a_reset_clears_whatever_its_key_holds() {
         let key = Key::new("", "shop", &[], |_| None, &limit, Origin::Rule);
         let penalty = Penalty::new(1, Duration::from_secs(60), Duration::from_secs(60), false).unwrap();
         let penalty = Penalized { key: key.of_penalty(&penalty), penalty };
-        for held in [Held::Hash, Held::Text(b"\x00nonsense".to_vec()), Held::List(vec![b"nonsense".to_vec()])] {
+        for held in [
+            Held::Hash(BTreeMap::from([(b"0".to_vec(), Vec::new())])),
+            Held::Text(b"\x00nonsense".to_vec()),
+            Held::List(vec![b"nonsense".to_vec()]),
+        ] {
             runtime.block_on(lua.put(&key, &held));
             runtime.block_on(lua.put(&penalty.key, &held));
             let reset = Check { penalty: Some(penalty.clone()), ..Check::new(key.clone(), limit, Ask::Reset) };

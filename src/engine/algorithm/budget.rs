@@ -19,19 +19,26 @@
 //! - If streams have the same name, each settle closes the oldest hold. In whatever order they come, streams with the
 //!   same name pay no less than what they used.
 //!
-//! Settles are remembered for an hour, and for the last [`MAX_CLOSED`] streams. One that is forgotten counts as
-//! unknown, so its repetition is charged again. How long a hold lasts is decided when it begins.
+//! What became of a hold is remembered for an hour, of some [`MAX_CLOSED`] streams: of more, those are forgotten first
+//! that ended first. A settle that finds nothing is charged. How long a hold lasts, and whether it is charged when it
+//! ends, is decided when it begins.
+//!
+//! A decision reads the account and the entries of its own stream, however many streams there are. Holds end together:
+//! their ends are rounded up to a multiple of a width, and the account has a sum for each end. Streams are forgotten by
+//! later changes, in the order of a queue. Each stream that is known is once in the queue; a change examines at most
+//! [`MAX_TIDIED`] of them, and appends those again of which something is new since.
 //!
 //! The store's clock may step back. The counter's own clock then pauses for at most a period, and is ahead of the
 //! store's from then on, so each hold lasts as long as it should.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
 use super::{
-    Attempt, Caller, Charge, FIGURES, Limit, LimitError, LimitErrors, MAX_HITS, Options, Packed,
-    Parameters as AnyParameters, REMEMBERED_MS, Traits, Unsettled, Verdict, add, figures, push_number,
+    Attempt, Becomes, Caller, Charge, FIGURES, Limit, LimitError, LimitErrors, MAX_HITS, Options, Packed,
+    Parameters as AnyParameters, REMEMBERED_MS, Traits, Unsettled, Verdict, add, figures, pack_fields, push_number,
 };
 
 pub(super) const OPTIONS: &[&str] = &["settle_within", "estimate", "unsettled"];
@@ -46,11 +53,20 @@ pub(super) const SETTLE_WITHIN: Duration = Duration::from_secs(600);
 /// Number of segments of the window.
 const SEGMENTS: u64 = 10;
 
-/// The most holds. Each takes 20 bytes, which Redis copies with every call.
-pub(super) const MAX_HOLDS: usize = 10_000;
+/// A hold lasts longer than the rule says by at most this part of the time, and two milliseconds.
+const ENDS: u64 = 16;
 
-/// How many settles, and denied streams with the name of one in progress, are remembered.
-const MAX_CLOSED: usize = 100;
+/// The most holds. They bound the memory of a counter, not the cost of a decision.
+const MAX_HOLDS: u64 = 10_000;
+
+/// Of more streams than these, beside those with a hold, the first are forgotten.
+const MAX_CLOSED: u64 = 10_000;
+
+/// The most entries of streams with the same name: a decision reads them all.
+const MAX_NAMESAKES: usize = 100;
+
+/// The most streams that a change examines to forget them. It adds at most one.
+const MAX_TIDIED: usize = 2;
 
 pub(super) const TRAITS: Traits =
     Traits { code: "bu1", has_holders: true, counts_in_progress: false, leased: None, denials_last: false };
@@ -64,77 +80,144 @@ pub(super) struct Parameters {
     unsettled: Unsettled,
 }
 
-/// What is used, and what is held; boxed, because counters of other algorithms are smaller.
+/// What is used and held, and what is known of streams; boxed, because counters of other algorithms are smaller.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct State(Box<Account>);
+pub struct State(Box<Contents>);
 
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Contents {
+    account: Account,
+    /// By their names.
+    streams: BTreeMap<u64, Entries>,
+    /// One item for each of the streams.
+    queue: VecDeque<Item>,
+}
+
+/// What a decision needs of all streams together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Account {
     /// The counter's own time when it last changed, in milliseconds.
     at: u64,
     /// How far that time is ahead of the store's clock, in milliseconds.
     shift: u64,
-    /// Number of the newest segment, the one of `at`.
-    index: u64,
-    /// Used hits of the newest segment and of each one before it.
+    /// When all entries are forgotten, but for those of holds.
+    known_until: u64,
+    /// Number of the first item of the queue, and of the next one to come.
+    first: u64,
+    next: u64,
+    /// When the first item is due; 0 if there is none.
+    due: u64,
+    /// Used hits of the newest segment, the one of `at`, and of each one before it.
     counts: Counts,
-    /// Holds in the order of their ends.
-    holds: Vec<Hold>,
-    /// What became of holds, in the order of their times.
-    closed: Vec<Closed>,
+    /// In the order of their times.
+    ends: Vec<End>,
 }
 
 type Counts = SmallVec<[u32; SEGMENTS as usize + 1]>;
 
-/// The reserved hits of a stream.
+/// The holds that end at the same time if nothing settles them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Hold {
-    holder: u64,
-    /// When it ends if nothing settles it.
-    until: u64,
-    hits: u32,
-}
-
-/// What became of a hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Closed {
-    holder: u64,
-    /// Time of the settle, of the end of the hold, or of the denial.
+struct End {
     at: u64,
-    /// Hits charged for the stream.
-    paid: u32,
-    kind: ClosedBy,
+    hits: u32,
+    /// The hits of those that are charged then.
+    charged: u32,
+    holds: u32,
+}
+
+/// What is known of the streams with one name, the newest last.
+type Entries = SmallVec<[Entry; 1]>;
+
+/// A hold, or what became of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    /// When the hold ends if nothing settles it; otherwise the time of the settle, or of the denial.
+    at: u64,
+    /// Hits that are held, or that were charged for the stream.
+    hits: u32,
+    kind: Kind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ClosedBy {
+enum Kind {
+    /// A hold that is charged when it ends.
+    Charged,
+    /// A hold that is refunded when it ends.
+    Refunded,
     /// It was settled.
-    Settle,
+    Settled,
     /// It was settled, and the hold is still to come.
-    Overtaking,
+    Overtaken,
     /// There was none: the stream was denied.
-    Denial,
-    /// It was not settled in time. If it was refunded, nothing is paid.
-    Expiry,
+    Denied,
 }
 
-impl ClosedBy {
-    const ALL: [ClosedBy; 4] = [ClosedBy::Settle, ClosedBy::Overtaking, ClosedBy::Denial, ClosedBy::Expiry];
+impl Kind {
+    const ALL: [Kind; 5] = [Kind::Charged, Kind::Refunded, Kind::Settled, Kind::Overtaken, Kind::Denied];
 }
 
-pub use self::State as Change;
+impl Entry {
+    fn is_hold(&self) -> bool {
+        matches!(self.kind, Kind::Charged | Kind::Refunded)
+    }
+
+    /// Returns whether hits are held at this time.
+    fn is_held(&self, time: u64) -> bool {
+        self.is_hold() && self.at > time
+    }
+
+    /// Returns whether this is a hold that has ended without a settle.
+    fn is_over(&self, time: u64) -> bool {
+        self.is_hold() && self.at <= time
+    }
+
+    /// Returns the hits that were charged.
+    fn paid(&self) -> u32 {
+        if self.kind == Kind::Refunded { 0 } else { self.hits }
+    }
+
+    fn known_until(&self) -> u64 {
+        self.at + REMEMBERED_MS
+    }
+}
+
+/// A stream, and when what was known of it is forgotten: an hour after it was appended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Item {
+    holder: u64,
+    due: u64,
+}
+
+/// Boxed for the same reason as the state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change(Box<Altered>);
+
+/// The account after a decision, and the streams that change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Altered {
+    /// Nothing is left of what is stored.
+    is_new: bool,
+    account: Account,
+    /// `None`: it is forgotten.
+    streams: SmallVec<[(u64, Option<Entries>); 2]>,
+    /// Behind the last of the queue.
+    queued: SmallVec<[Item; 2]>,
+}
 
 /// A counter during a decision.
-struct Budget {
+struct Budget<'s> {
+    stored: Option<&'s Contents>,
+    change: Altered,
     /// The time on the counter's own clock.
     time: u64,
     /// The store's time on that clock. It is earlier while the clock pauses.
     clock: u64,
     segment: u64,
-    /// How long a hold lasts. Times are truncated to milliseconds, so this is one millisecond more than the rule says.
-    held: u64,
+    within: u64,
     unsettled: Unsettled,
-    state: Account,
+    /// The stream that asks, and what is known of it.
+    holder: u64,
+    own: Entries,
     changed: bool,
     /// The clock was reset.
     set_back: bool,
@@ -146,31 +229,28 @@ pub(super) fn decide(
     Attempt { hits, charge, settles, denied: by_others, caller: Caller { holder, .. } }: Attempt,
     state: Option<&State>,
     now: u64,
-) -> (Option<(State, u64)>, Verdict) {
+) -> (Option<(Change, u64)>, Verdict) {
     let number = i64::from(limit.number);
-    let mut budget = Budget::open(parameters, limit.period_ms, state.map(|state| &*state.0), now);
+    let mut budget = Budget::open(parameters, limit.period_ms, holder, state.map(|state| &*state.0), now);
     let mut allowed = true;
     if let Some(actual) = settles {
-        budget.settle(holder, actual);
+        budget.settle(actual);
     } else if let Some(charge) = charge {
-        budget.take_back(holder, charge);
+        budget.take_back(charge);
     } else if hits < 0 {
-        budget.release(holder, hits.unsigned_abs());
+        budget.release(hits.unsigned_abs());
     } else if hits > 0 {
-        if let Some(overtaking) = budget.closed_of(holder, |one| one.kind == ClosedBy::Overtaking) {
-            allowed = !by_others;
-            if allowed {
-                budget.state.closed[overtaking].kind = ClosedBy::Settle;
+        let overtaken = budget.first(|one, _| one.kind == Kind::Overtaken);
+        let has_room = || budget.used() + budget.reserved() + hits <= number && !budget.is_full() && budget.has_place();
+        allowed = !by_others && (overtaken.is_some() || has_room());
+        match overtaken {
+            Some(place) if allowed => {
+                budget.own[place].kind = Kind::Settled;
                 budget.changed = true;
             }
-        } else {
-            let has_room = budget.used() + budget.reserved() + hits <= number;
-            allowed = !by_others && has_room && budget.state.holds.len() < MAX_HOLDS;
-            if allowed {
-                budget.hold(holder, hits as u32);
-            } else {
-                budget.remember_denied(holder);
-            }
+            Some(_) => {}
+            None if allowed => budget.hold(hits as u32),
+            None => budget.remember_denied(),
         }
     }
 
@@ -179,72 +259,111 @@ pub(super) fn decide(
         false if by_others || hits > number => None,
         false => Some(budget.freed_at(hits - number) - budget.clock),
     };
-    let Budget { clock, changed, .. } = budget;
-    let (reset_at, kept_until) = budget.ends();
+    let reset_at = budget.reset_at();
     let verdict = Verdict {
         allowed,
         remaining: u32::try_from((number - budget.used() - budget.reserved()).max(0)).unwrap_or(u32::MAX),
         excess: None,
-        reset_after_ms: reset_at - clock,
+        reset_after_ms: reset_at - budget.clock,
         retry_after_ms,
         delay_ms: 0,
     };
-    let account = Account { at: budget.time, index: budget.index(), ..budget.state };
-    (changed.then(|| (State(Box::new(account)), kept_until - clock)), verdict)
+    let (clock, changed) = (budget.clock, budget.changed);
+    let change = changed.then(|| budget.close());
+    let effect = change.map(|change| {
+        let holds = change.account.ends.last().map_or(0, |end| end.at + REMEMBERED_MS);
+        let kept_until = reset_at.max(change.account.known_until).max(holds);
+        (Change(Box::new(change)), kept_until - clock)
+    });
+    (effect, verdict)
 }
 
-impl Budget {
+impl<'s> Budget<'s> {
     /// Opens a counter at this time: moves its window, and ends the holds that were not settled in time.
-    fn open(parameters: &Parameters, period_ms: u64, stored: Option<&Account>, now: u64) -> Budget {
-        let Parameters { segment_ms: segment, segments, within_ms, unsettled } = *parameters;
+    fn open(
+        parameters: &Parameters,
+        period_ms: u64,
+        holder: u64,
+        stored: Option<&'s Contents>,
+        now: u64,
+    ) -> Budget<'s> {
+        let Parameters { segment_ms: segment, segments, within_ms: within, unsettled } = *parameters;
+        let counts = Counts::from_elem(0, segments as usize + 1);
+        let account =
+            Account { at: now, shift: 0, known_until: 0, first: 0, next: 0, due: 0, counts, ends: Vec::new() };
+        let change = Altered { is_new: true, account, streams: SmallVec::new(), queued: SmallVec::new() };
         let new = || Budget {
+            stored: None,
+            change: change.clone(),
             time: now,
             clock: now,
             segment,
-            held: within_ms + 1,
+            within,
             unsettled,
-            state: Account {
-                at: now,
-                shift: 0,
-                index: now / segment,
-                counts: Counts::from_elem(0, segments as usize + 1),
-                holds: Vec::new(),
-                closed: Vec::new(),
-            },
+            holder,
+            own: Entries::new(),
             changed: false,
             set_back: false,
         };
-        let Some(stored) = stored else { return new() };
-        let mut budget = new();
-        let Account { at, shift, .. } = *stored;
-        budget.state.shift = shift;
+        let Some(Contents { account, .. }) = stored else { return new() };
+        let mut budget = Budget { stored, ..new() };
+        budget.change.is_new = false;
+        let Account { at, shift, known_until, first, next, due, .. } = *account;
         budget.clock = now + shift;
-        if at.saturating_sub(budget.clock) > period_ms {
-            (budget.state.shift, budget.clock) = (at - now, at);
-            (budget.changed, budget.set_back) = (true, true);
-        }
-        budget.time = budget.clock.max(at);
-        let left = budget.index() - stored.index;
+        let shift = if at.saturating_sub(budget.clock) > period_ms {
+            (budget.clock, budget.changed, budget.set_back) = (at, true, true);
+            at - now
+        } else {
+            shift
+        };
+        let time = budget.clock.max(at);
+        budget.time = time;
+        let over = account.ends.iter().take_while(|end| end.at <= time).count();
+        // Capacity for just one more: most counters have a few, and there may be many counters.
+        let mut ends = Vec::with_capacity(account.ends.len() - over + 1);
+        ends.extend(&account.ends[over..]);
+        let mut counts = std::mem::take(&mut budget.change.account.counts);
+        let left = budget.index() - at / segment;
         for age in left..=segments {
-            budget.state.counts[age as usize] = stored.counts[(age - left) as usize];
+            counts[age as usize] = account.counts[(age - left) as usize];
         }
-        let time = budget.time;
-        budget.state.closed.extend(stored.closed.iter().filter(|one| one.at + REMEMBERED_MS > time));
-        let over = stored.holds.iter().take_while(|hold| hold.until <= time).count();
-        // Capacity for just one more: most counters have a few holds, and there may be many counters.
-        budget.state.holds.reserve_exact(stored.holds.len() - over + 1);
-        budget.state.holds.extend(&stored.holds[over..]);
-        for Hold { holder, until, hits } in &stored.holds[..over] {
-            let paid = if unsettled == Unsettled::Charge { *hits } else { 0 };
-            if let Some(count) = budget.count_at(*until) {
-                *count = add(*count, paid.into());
-            }
-            if until + REMEMBERED_MS > time {
-                budget.close(ClosedBy::Expiry, *holder, *until, paid.into());
-            }
+        budget.change.account = Account { at: time, shift, known_until, first, next, due, counts, ends };
+        for end in &account.ends[..over] {
+            budget.correct(end.at, end.charged.into());
+            let known_until = &mut budget.change.account.known_until;
+            *known_until = (end.at + REMEMBERED_MS).max(*known_until);
         }
-        let Account { holds, closed, .. } = &budget.state;
-        if budget.used() == 0 && holds.is_empty() && closed.is_empty() { new() } else { budget }
+        let Account { ends, known_until, .. } = &budget.change.account;
+        if budget.used() == 0 && ends.is_empty() && *known_until <= time {
+            return new();
+        }
+        budget.own = budget.known(holder);
+        budget
+    }
+
+    /// Returns the entries of a stream that are not forgotten.
+    fn known(&self, holder: u64) -> Entries {
+        let mut entries = self.entries(holder).cloned().unwrap_or_default();
+        entries.retain(|entry| entry.known_until() > self.time);
+        entries
+    }
+
+    /// Returns all entries of a stream; `None` if it is not in the queue.
+    fn entries(&self, holder: u64) -> Option<&Entries> {
+        match self.change.streams.iter().find(|(name, _)| *name == holder) {
+            Some((_, changed)) => changed.as_ref(),
+            None => self.stored.and_then(|stored| stored.streams.get(&holder)),
+        }
+    }
+
+    /// Returns the item of the queue with this number, which must be there.
+    fn item(&self, number: u64) -> Item {
+        let (first, stored) = self.stored.map_or((0, None), |stored| (stored.account.first, Some(&stored.queue)));
+        let (place, count) = ((number - first) as usize, stored.map_or(0, VecDeque::len));
+        match stored.and_then(|queue| queue.get(place)) {
+            Some(item) => *item,
+            None => self.change.queued[place - count],
+        }
     }
 
     /// Returns the number of the newest segment.
@@ -252,190 +371,317 @@ impl Budget {
         self.time / self.segment
     }
 
-    /// Returns the count of the segment of a time; `None` if it is outside the window.
-    fn count_at(&mut self, at: u64) -> Option<&mut u32> {
-        let age = self.index() - at / self.segment;
-        self.state.counts.get_mut(age as usize)
-    }
-
     fn used(&self) -> i64 {
-        self.state.counts.iter().copied().map(i64::from).sum()
+        self.change.account.counts.iter().copied().map(i64::from).sum()
     }
 
     fn reserved(&self) -> i64 {
-        self.state.holds.iter().map(|hold| i64::from(hold.hits)).sum()
+        self.change.account.ends.iter().map(|end| i64::from(end.hits)).sum()
+    }
+
+    /// Returns the number of holds.
+    fn holds(&self) -> u64 {
+        self.change.account.ends.iter().map(|end| u64::from(end.holds)).sum()
+    }
+
+    fn is_full(&self) -> bool {
+        self.holds() >= MAX_HOLDS
+    }
+
+    /// Returns whether there is a place for another entry of the stream.
+    fn has_place(&self) -> bool {
+        self.own.len() < MAX_NAMESAKES || self.own.iter().any(|one| !one.is_held(self.time))
+    }
+
+    /// Returns the oldest entry of the stream that is such a one at this time.
+    fn first(&self, is_one: impl Fn(&Entry, u64) -> bool) -> Option<usize> {
+        self.own.iter().position(|one| is_one(one, self.time))
     }
 
     fn charge(&mut self, hits: u64) {
-        self.state.counts[0] = add(self.state.counts[0], hits as i64);
+        let newest = &mut self.change.account.counts[0];
+        *newest = add(*newest, hits as i64);
     }
 
-    fn close(&mut self, kind: ClosedBy, holder: u64, at: u64, paid: u64) {
-        let closed = &mut self.state.closed;
-        let place = closed.partition_point(|one| one.at <= at);
-        closed.insert(place, Closed { holder, at, paid: u32::try_from(paid).unwrap_or(u32::MAX), kind });
-        if closed.len() > MAX_CLOSED {
-            // A late settle still has to correct what was charged at the end of a hold.
-            let place = closed.iter().position(|one| one.kind != ClosedBy::Expiry);
-            closed.remove(place.unwrap_or(0));
+    /// Adds to the used hits of that time, if it is still in the window.
+    fn correct(&mut self, at: u64, hits: i64) {
+        let age = self.index() - at / self.segment;
+        if let Some(count) = self.change.account.counts.get_mut(age as usize) {
+            *count = add(*count, hits);
         }
     }
 
-    /// Returns the oldest closed one of this holder that is such a one.
-    fn closed_of(&self, holder: u64, is_one: impl Fn(&Closed) -> bool) -> Option<usize> {
-        self.state.closed.iter().position(|one| one.holder == holder && is_one(one))
-    }
-
-    fn hold(&mut self, holder: u64, hits: u32) {
-        let until = self.time + self.held;
-        let place = self.state.holds.partition_point(|hold| hold.until <= until);
-        self.state.holds.insert(place, Hold { holder, until, hits });
+    /// Adds an entry of the stream, in the place of one without a hold if there is no other.
+    fn push(&mut self, kind: Kind, at: u64, hits: u64) {
+        if self.own.len() >= MAX_NAMESAKES {
+            match self.first(|one, time| !one.is_held(time)) {
+                Some(place) => drop(self.own.remove(place)),
+                None => return,
+            }
+        }
+        let entry = Entry { at, hits: u32::try_from(hits).unwrap_or(u32::MAX), kind };
+        self.own.push(entry);
+        if !entry.is_hold() {
+            let known_until = &mut self.change.account.known_until;
+            *known_until = entry.known_until().max(*known_until);
+        }
         self.changed = true;
     }
 
-    fn settle(&mut self, holder: u64, actual: u64) {
-        let denied = self.closed_of(holder, |one| one.kind == ClosedBy::Denial).filter(|_| actual == 0);
-        let hold = self.state.holds.iter().position(|hold| hold.holder == holder);
+    /// Returns when a hold ends that began at this time. Times are truncated to milliseconds, so it lasts at least one
+    /// millisecond longer than the rule says.
+    fn end_of(&self, began: u64) -> u64 {
+        let width = 1 << (self.within / ENDS).max(1).ilog2();
+        (began + self.within + 1).next_multiple_of(width)
+    }
+
+    fn hold(&mut self, hits: u32) {
+        let (at, is_charged) = (self.end_of(self.time), self.unsettled == Unsettled::Charge);
+        let ends = &mut self.change.account.ends;
+        let place = ends.partition_point(|end| end.at < at);
+        if ends.get(place).is_none_or(|end| end.at != at) {
+            ends.insert(place, End { at, hits: 0, charged: 0, holds: 0 });
+        }
+        let end = &mut ends[place];
+        end.hits += hits;
+        end.charged += if is_charged { hits } else { 0 };
+        end.holds += 1;
+        self.push(if is_charged { Kind::Charged } else { Kind::Refunded }, at, hits.into());
+    }
+
+    /// Reserves this much less for a hold of the stream, and removes it if nothing is left of it.
+    fn reduce(&mut self, place: usize, hits: u32) {
+        let Entry { at, hits: held, kind } = self.own[place];
+        let ends = &mut self.change.account.ends;
+        if let Some(found) = ends.iter().position(|end| end.at == at) {
+            let end = &mut ends[found];
+            end.hits -= hits;
+            end.charged -= if kind == Kind::Charged { hits } else { 0 };
+            end.holds -= u32::from(hits == held);
+            if end.holds == 0 {
+                ends.remove(found);
+            }
+        }
+        if hits == held {
+            self.own.remove(place);
+        } else {
+            self.own[place].hits -= hits;
+        }
+        self.changed = true;
+    }
+
+    fn settle(&mut self, actual: u64) {
+        let denied = self.first(|one, _| one.kind == Kind::Denied).filter(|_| actual == 0);
         if let Some(denied) = denied {
-            self.state.closed.remove(denied);
+            self.own.remove(denied);
             self.changed = true;
-        } else if let Some(hold) = hold {
-            self.state.holds.remove(hold);
+        } else if let Some(hold) = self.first(Entry::is_held) {
+            self.reduce(hold, self.own[hold].hits);
             self.charge(actual);
-            self.close(ClosedBy::Settle, holder, self.time, actual);
+            self.push(Kind::Settled, self.time, actual);
+        } else if let Some(over) = self.first(Entry::is_over) {
+            let Entry { at, .. } = self.own[over];
+            let paid = u64::from(self.own[over].paid());
+            self.charge(actual.saturating_sub(paid));
+            self.correct(at, -(paid.saturating_sub(actual) as i64));
+            self.own[over] = Entry { at, hits: u32::try_from(actual).unwrap_or(u32::MAX), kind: Kind::Settled };
             self.changed = true;
-        } else if let Some(place) = self.settled_before(holder) {
-            self.correct(place, actual);
+        } else if let Some(settled) = self.cheapest() {
+            let paid = u64::from(self.own[settled].hits);
+            if actual > paid {
+                self.charge(actual - paid);
+                self.own[settled].hits = u32::try_from(actual).unwrap_or(u32::MAX);
+                self.changed = true;
+            }
         } else if actual > 0 {
             self.charge(actual);
-            self.close(ClosedBy::Overtaking, holder, self.time, actual);
-            self.changed = true;
+            self.push(Kind::Overtaken, self.time, actual);
         }
     }
 
-    /// Returns the closed hold that a settle without a hold is for: one that expired, because its stream still has to
-    /// settle, or the one that has paid least, so that streams with the same name pay no less than they used.
-    fn settled_before(&self, holder: u64) -> Option<usize> {
-        let least = || {
-            let own = self.state.closed.iter().enumerate().filter(|(_, one)| one.holder == holder);
-            own.filter(|(_, one)| one.kind != ClosedBy::Denial).min_by_key(|(_, one)| one.paid).map(|(place, _)| place)
-        };
-        self.closed_of(holder, |one| one.kind == ClosedBy::Expiry).or_else(least)
-    }
-
-    /// Corrects what was charged for a stream.
-    fn correct(&mut self, place: usize, actual: u64) {
-        let Closed { at, paid, kind, .. } = self.state.closed[place];
-        let paid = u64::from(paid);
-        if actual > paid {
-            self.charge(actual - paid);
-        } else if kind != ClosedBy::Expiry {
-            return;
-        } else if let Some(count) = self.count_at(at) {
-            *count = add(*count, -((paid - actual) as i64));
-        }
-        let closed = &mut self.state.closed[place];
-        closed.paid = u32::try_from(actual).unwrap_or(u32::MAX);
-        if kind == ClosedBy::Expiry {
-            closed.kind = ClosedBy::Settle;
-        }
-        self.changed = true;
+    /// Returns the settled entry that was charged least, the oldest of several, so that streams with the same name pay
+    /// no less than they used.
+    fn cheapest(&self) -> Option<usize> {
+        let own = self.own.iter().enumerate().filter(|(_, one)| matches!(one.kind, Kind::Settled | Kind::Overtaken));
+        own.min_by_key(|(_, one)| one.hits).map(|(place, _)| place)
     }
 
     /// Takes back the hold that began with the charge, or what it was charged when it ended. The stream is denied then.
     /// After a clock reset its hold is unknown.
-    fn take_back(&mut self, holder: u64, charge: Charge) {
-        let until = charge.at_ms + self.state.shift + self.held;
-        let is_it = |hold: &Hold| (hold.holder, hold.until) == (holder, until) && u64::from(hold.hits) == charge.hits;
-        if self.set_back {
-            return;
-        }
-        let ended =
-            |one: &Closed| one.kind == ClosedBy::Expiry && one.at == until && u64::from(one.paid) == charge.hits;
-        if let Some(place) = self.closed_of(holder, ended) {
-            let Closed { at, paid, .. } = self.state.closed.remove(place);
-            if let Some(count) = self.count_at(at) {
-                *count = add(*count, -i64::from(paid));
-            }
-        } else if let Some(place) = self.state.holds.iter().position(is_it) {
-            self.state.holds.remove(place);
+    fn take_back(&mut self, charge: Charge) {
+        let at = self.end_of(charge.at_ms + self.change.account.shift);
+        let is_it = |one: &Entry, _| one.is_hold() && one.at == at && u64::from(one.hits) == charge.hits;
+        let Some(place) = self.first(is_it).filter(|_| !self.set_back) else { return };
+        let one = self.own[place];
+        if one.is_held(self.time) {
+            self.reduce(place, one.hits);
         } else {
-            return;
+            self.correct(at, -i64::from(one.paid()));
+            self.own.remove(place);
+            self.changed = true;
         }
-        self.changed = true;
-        self.remember_denied(holder);
+        self.remember_denied();
     }
 
-    /// Releases up to so many hits that a stream holds, the newest first.
-    fn release(&mut self, holder: u64, mut owed: u64) {
-        for hold in self.state.holds.iter_mut().rev().filter(|hold| hold.holder == holder) {
-            let released = owed.min(hold.hits.into());
-            hold.hits -= released as u32;
-            owed -= released;
-            self.changed |= released > 0;
+    /// Releases up to so many hits that the stream holds, the newest first.
+    fn release(&mut self, mut owed: u64) {
+        for place in (0..self.own.len()).rev() {
+            let one = self.own[place];
+            if owed > 0 && one.is_held(self.time) {
+                let released = owed.min(one.hits.into());
+                self.reduce(place, released as u32);
+                owed -= released;
+            }
         }
-        self.state.holds.retain(|hold| hold.hits > 0);
     }
 
     /// Remembers that a stream is denied while another with the same name has a hold, which the settle of the denied
     /// stream must not close.
-    fn remember_denied(&mut self, holder: u64) {
-        if self.state.holds.iter().any(|hold| hold.holder == holder) {
-            self.close(ClosedBy::Denial, holder, self.time, 0);
-            self.changed = true;
+    fn remember_denied(&mut self) {
+        if self.first(Entry::is_held).is_some() {
+            self.push(Kind::Denied, self.time, 0);
         }
     }
 
-    /// Returns when the hits of a hold are free at the latest.
-    fn free_at(&self, hold: &Hold) -> u64 {
-        match self.unsettled {
-            Unsettled::Refund => hold.until,
-            Unsettled::Charge => self.charged_until(hold),
+    /// Ends the change: with the entries of the stream, and without those of others that are forgotten.
+    fn close(mut self) -> Altered {
+        self.change.account.at = self.time;
+        let own = std::mem::take(&mut self.own);
+        let is_known = self.entries(self.holder).is_some();
+        if is_known || !own.is_empty() {
+            self.put(self.holder, Some(own));
+        }
+        if self.entries(self.holder).is_some() && !is_known {
+            self.append(self.holder);
+        }
+        for _ in 0..MAX_TIDIED {
+            let Account { first, next, due, .. } = self.change.account;
+            if first == next || !(due <= self.time || next - first > self.holds() + MAX_CLOSED) {
+                break;
+            }
+            let Item { holder, .. } = self.item(first);
+            self.change.account.first = first + 1;
+            self.change.account.due = if first + 1 < next { self.item(first + 1).due } else { 0 };
+            let entries = self.known(holder);
+            // Holds are newer, because they end later.
+            if entries.iter().any(|one| one.known_until() > due) {
+                self.put(holder, Some(entries));
+                self.append(holder);
+            } else {
+                self.put(holder, None);
+            }
+        }
+        self.change
+    }
+
+    /// Changes the entries of a stream.
+    fn put(&mut self, holder: u64, entries: Option<Entries>) {
+        match self.change.streams.iter_mut().find(|(name, _)| *name == holder) {
+            Some((_, changed)) => *changed = entries,
+            None => self.change.streams.push((holder, entries)),
         }
     }
 
-    /// Returns when the hits of a hold leave the window that are charged when it ends.
-    fn charged_until(&self, hold: &Hold) -> u64 {
-        (hold.until / self.segment + self.state.counts.len() as u64) * self.segment
+    /// Appends a stream to the queue.
+    fn append(&mut self, holder: u64) {
+        let due = self.time + REMEMBERED_MS;
+        self.change.queued.push(Item { holder, due });
+        let account = &mut self.change.account;
+        if account.first == account.next {
+            account.due = due;
+        }
+        account.next += 1;
+    }
+
+    /// Returns when hits that are charged at this time leave the window.
+    fn charged_until(&self, at: u64) -> u64 {
+        (at / self.segment + self.change.account.counts.len() as u64) * self.segment
     }
 
     /// Returns when the hits of a segment leave the window.
     fn gone_at(&self, age: usize) -> u64 {
-        (self.index() + (self.state.counts.len() - age) as u64) * self.segment
+        (self.index() + (self.change.account.counts.len() - age) as u64) * self.segment
     }
 
     /// Returns when this many hits can be added to what is used and held. There must be as many, or as many holds as
     /// there can be.
     fn freed_at(&self, more: i64) -> u64 {
+        let Account { counts, ends, .. } = &self.change.account;
+        let full = ends.first().map(|end| end.at).filter(|_| self.is_full());
+        let own = self.own.iter().map(|one| one.at).min().filter(|_| !self.has_place());
+        let counts = counts.iter().enumerate().map(|(age, count)| (self.gone_at(age), *count));
+        let refunded = ends.iter().map(|end| (end.at, end.hits - end.charged));
+        let charged = ends.iter().map(|end| (self.charged_until(end.at), end.charged));
+        let mut free: SmallVec<[(u64, u32); 32]> = counts.chain(refunded).chain(charged).collect();
+        free.sort_unstable();
         let mut owed = self.used() + self.reserved() + more;
-        let is_full = self.state.holds.len() >= MAX_HOLDS;
-        let mut at = self.state.holds.first().filter(|_| is_full).map_or(0, |hold| hold.until);
-        let counts = self.state.counts.iter().enumerate().rev().map(|(age, count)| (self.gone_at(age), *count));
-        let mut counts = counts.filter(|(_, count)| *count > 0).peekable();
-        let mut holds = self.state.holds.iter().map(|hold| (self.free_at(hold), hold.hits)).peekable();
-        while owed > 0 {
-            let (free, hits) = match (counts.peek(), holds.peek()) {
-                (Some((gone, _)), Some((free, _))) if free < gone => holds.next(),
-                (Some(_), _) => counts.next(),
-                (None, _) => holds.next(),
-            }
-            .unwrap_or((at, u32::MAX));
-            owed -= i64::from(hits);
-            at = at.max(free);
-        }
-        at
+        let needed = free.into_iter().filter(|(_, hits)| *hits > 0).take_while(|(_, hits)| {
+            let is_needed = owed > 0;
+            owed -= i64::from(*hits);
+            is_needed
+        });
+        needed.map(|(at, _)| at).last().max(full).max(own).unwrap_or(self.clock)
     }
 
-    /// Returns when nothing is used or held any more, and when nothing is remembered either, whatever becomes of holds
-    /// that are not settled: a rule change may say so.
-    fn ends(&self) -> (u64, u64) {
-        let Account { counts, holds, closed, .. } = &self.state;
-        let newest = counts.iter().position(|count| *count > 0).map(|age| self.gone_at(age));
-        let free = holds.last().map(|hold| self.free_at(hold));
-        let reset_at = newest.max(free).unwrap_or(0).max(self.clock);
-        let corrected = holds.last().map(|hold| self.charged_until(hold).max(hold.until + REMEMBERED_MS));
-        let forgotten = closed.last().map(|one| one.at + REMEMBERED_MS);
-        (reset_at, reset_at.max(corrected.max(forgotten).unwrap_or(0)))
+    /// Returns when nothing is used or held any more.
+    fn reset_at(&self) -> u64 {
+        let Account { counts, ends, .. } = &self.change.account;
+        let used = counts.iter().position(|count| *count > 0).map(|age| self.gone_at(age));
+        let free = |end: &End| if end.charged > 0 { self.charged_until(end.at) } else { end.at };
+        let free = ends.iter().map(free).max();
+        used.max(free).unwrap_or(0).max(self.clock)
+    }
+}
+
+impl Becomes<State> for Change {
+    fn begin(self) -> State {
+        let account = Account { first: 0, next: 0, ..self.0.account.clone() };
+        let mut state = State(Box::new(Contents { account, streams: BTreeMap::new(), queue: VecDeque::new() }));
+        self.onto(&mut state);
+        state
+    }
+
+    fn onto(self, State(contents): &mut State) {
+        let Contents { account: before, streams, queue } = &mut **contents;
+        let Altered { is_new, account, streams: altered, queued } = *self.0;
+        if is_new {
+            streams.clear();
+            queue.clear();
+        }
+        let gone = account.first - if is_new { 0 } else { before.first };
+        queue.extend(queued);
+        queue.drain(..gone as usize);
+        // Frees the memory of a burst once most of it is unused.
+        if queue.capacity() > 64 && queue.len() < queue.capacity() / 4 {
+            queue.shrink_to(queue.len() * 2);
+        }
+        for (holder, entries) in altered {
+            match entries {
+                Some(entries) => drop(streams.insert(holder, entries)),
+                None => drop(streams.remove(&holder)),
+            }
+        }
+        *before = account;
+    }
+}
+
+impl Account {
+    /// Returns the approximate heap memory of a counter, in bytes.
+    fn heap_bytes(&self) -> usize {
+        let stream = size_of::<(u64, Entries)>() + size_of::<Item>();
+        size_of::<Contents>() + self.ends.len() * size_of::<End>() + (self.next - self.first) as usize * stream
+    }
+}
+
+impl Change {
+    /// Returns what a peek sees after the change, without the streams: there may be thousands.
+    pub(super) fn account(&self) -> State {
+        let Altered { account, .. } = &*self.0;
+        State(Box::new(Contents { account: account.clone(), streams: BTreeMap::new(), queue: VecDeque::new() }))
+    }
+
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.0.account.heap_bytes()
     }
 }
 
@@ -476,73 +722,134 @@ impl Parameters {
         push_number(name, limit.period_ms);
     }
 
-    /// Holds are copied, as the slots of [`concurrency`](super::concurrency) are, but each is of many hits.
-    pub(super) fn work(&self, limit: &Limit) -> u64 {
-        3 + u64::from(limit.number).min(MAX_HOLDS as u64) / 64
+    /// A change sets at most six fields, so the most work of a request is fewer than Lua's 8,000 arguments of `HSET`.
+    pub(super) fn work(&self, _: &Limit) -> u64 {
+        6
     }
+}
+
+/// The fields of the hash in Redis: of the account, of an item of the queue, and of a stream.
+const ACCOUNT: &[u8] = b"a";
+const ITEM: u8 = b'q';
+const STREAM: u8 = b's';
+
+fn field(kind: u8, number: u64) -> Vec<u8> {
+    [&[kind][..], &(number as f64).to_le_bytes()].concat()
+}
+
+/// Parses the name of a field behind its first byte. Lua finds fields by their bytes, for which -0.0 is another number
+/// than 0.0.
+fn number(packed: &mut Packed<'_>) -> Option<u64> {
+    let bytes: [u8; 8] = packed.take()?;
+    let number = f64::from_le_bytes(bytes);
+    let is_one = number.fract() == 0.0 && !number.is_sign_negative() && number <= MAX_HITS as f64;
+    is_one.then_some(number as u64)
 }
 
 impl State {
     pub(super) fn heap_bytes(&self) -> usize {
-        let Account { holds, closed, .. } = &*self.0;
-        size_of::<Account>() + holds.len() * size_of::<Hold>() + closed.len() * size_of::<Closed>()
+        self.0.account.heap_bytes()
     }
 
     /// Parses a state from [`pack`](State::pack); `None` if it is damaged.
     pub(super) fn unpack(limit: &Limit, _: Caller, bytes: &[u8]) -> Option<State> {
-        let AnyParameters::Budget(Parameters { segment_ms, segments, .. }) = limit.parameters else { return None };
-        let mut packed = Packed(bytes);
-        let (at, shift, index) = (packed.whole()?, packed.whole()?, packed.whole()?);
-        let (reserved, number) = (packed.count()?, packed.count()?);
-        let mut counts = Counts::new();
-        for _ in 0..=segments {
-            counts.push(packed.count()?);
+        let AnyParameters::Budget(Parameters { segments, .. }) = limit.parameters else { return None };
+        let mut fields = Packed::fields(bytes)?;
+        let account = Account::unpack(&fields.remove(ACCOUNT)?, segments)?;
+        let mut streams = BTreeMap::new();
+        let mut items = BTreeMap::new();
+        for (name, value) in fields {
+            let (kind, name) = name.split_first()?;
+            let (mut name, mut packed) = (Packed(name), Packed(&value));
+            let number = number(&mut name).filter(|_| name.is_empty())?;
+            match *kind {
+                ITEM => {
+                    let item = Item { holder: self::number(&mut packed)?, due: packed.whole()? };
+                    items.insert(number, item).is_none().then_some(())?;
+                }
+                STREAM => {
+                    let mut entries = Entries::new();
+                    while !packed.is_empty() {
+                        let (at, hits, kind) = (packed.whole()?, packed.count()?, packed.count()?);
+                        entries.push(Entry { at, hits, kind: *Kind::ALL.get(kind as usize)? });
+                    }
+                    (entries.len() <= MAX_NAMESAKES).then(|| streams.insert(number, entries))?;
+                }
+                _ => return None,
+            }
+            if !packed.is_empty() {
+                return None;
+            }
         }
-        let mut holds = Vec::new();
-        for _ in 0..number {
-            holds.push(Hold { holder: holder(&mut packed)?, until: packed.whole()?, hits: packed.count()? });
+        let queued: BTreeMap<u64, u64> = items.iter().map(|(number, item)| (item.holder, *number)).collect();
+        let is_queued = items.keys().copied().eq(account.first..account.next)
+            && items.values().next().map_or(0, |item| item.due) == account.due
+            && queued.len() == items.len()
+            && streams.keys().eq(queued.keys());
+        let mut held: BTreeMap<u64, End> = BTreeMap::new();
+        for one in streams.values().flatten() {
+            if one.is_held(account.at) {
+                let end = held.entry(one.at).or_insert(End { at: one.at, hits: 0, charged: 0, holds: 0 });
+                end.hits = end.hits.checked_add(one.hits)?;
+                end.charged += one.paid();
+                end.holds += 1;
+            } else if one.at > account.at {
+                return None;
+            }
         }
-        let mut closed = Vec::new();
-        while !packed.is_empty() {
-            let (holder, at, paid) = (holder(&mut packed)?, packed.whole()?, packed.count()?);
-            closed.push(Closed { holder, at, paid, kind: *ClosedBy::ALL.get(packed.count()? as usize)? });
-        }
-        let held: u64 = holds.iter().map(|hold| u64::from(hold.hits)).sum();
-        let is_sound = index == at / segment_ms
-            && holds.is_sorted_by_key(|hold| hold.until)
-            && closed.is_sorted_by_key(|one| one.at)
-            && holds.iter().all(|hold| hold.hits > 0)
-            && closed.iter().all(|one| one.at <= at)
-            && held == u64::from(reserved);
-        is_sound.then(|| State(Box::new(Account { at, shift, index, counts, holds, closed })))
+        let is_sound = is_queued && held.values().eq(&account.ends);
+        let queue = items.into_values().collect();
+        is_sound.then(|| State(Box::new(Contents { account, streams, queue })))
     }
 
     pub(super) fn pack(&self) -> Vec<u8> {
-        let Account { at, shift, index, counts, holds, closed } = &*self.0;
-        let reserved: u64 = holds.iter().map(|hold| u64::from(hold.hits)).sum();
-        let mut bytes: Vec<u8> =
-            [at, shift, index].into_iter().flat_map(|whole| (*whole as f64).to_le_bytes()).collect();
-        bytes.extend((reserved as u32).to_le_bytes());
-        bytes.extend((holds.len() as u32).to_le_bytes());
-        bytes.extend(counts.iter().flat_map(|count| count.to_le_bytes()));
-        for Hold { holder, until, hits } in holds {
-            bytes.extend((*holder as f64).to_le_bytes());
-            bytes.extend((*until as f64).to_le_bytes());
-            bytes.extend(hits.to_le_bytes());
+        let Contents { account, streams, queue } = &*self.0;
+        let mut fields = BTreeMap::from([(ACCOUNT.to_vec(), account.pack())]);
+        for (number, Item { holder, due }) in (account.first..).zip(queue) {
+            let item = [(*holder as f64).to_le_bytes(), (*due as f64).to_le_bytes()].concat();
+            fields.insert(field(ITEM, number), item);
         }
-        for Closed { holder, at, paid, kind } in closed {
-            bytes.extend((*holder as f64).to_le_bytes());
-            bytes.extend((*at as f64).to_le_bytes());
-            bytes.extend(paid.to_le_bytes());
-            bytes.extend((*kind as u32).to_le_bytes());
+        for (holder, entries) in streams {
+            let pack = |Entry { at, hits, kind }: &Entry| {
+                [&(*at as f64).to_le_bytes()[..], &hits.to_le_bytes(), &(*kind as u32).to_le_bytes()].concat()
+            };
+            fields.insert(field(STREAM, *holder), entries.iter().flat_map(pack).collect());
         }
-        bytes
+        pack_fields(&fields)
     }
 }
 
-/// Reads the name of a holder. Lua finds one by its bytes, for which -0.0 is another one than 0.0.
-fn holder(packed: &mut Packed<'_>) -> Option<u64> {
-    let holder = f64::from_le_bytes(packed.take()?);
-    let is_one = holder.fract() == 0.0 && !holder.is_sign_negative() && holder <= MAX_HITS as f64;
-    is_one.then_some(holder as u64)
+impl Account {
+    fn unpack(bytes: &[u8], segments: u64) -> Option<Account> {
+        let mut packed = Packed(bytes);
+        let (at, shift, known_until) = (packed.whole()?, packed.whole()?, packed.whole()?);
+        let (first, next, due) = (packed.whole()?, packed.whole()?, packed.whole()?);
+        let number = packed.count()?;
+        let counts = (0..=segments).map(|_| packed.count()).collect::<Option<Counts>>()?;
+        let mut ends = Vec::new();
+        for _ in 0..number {
+            let (at, hits) = (packed.whole()?, packed.count()?);
+            ends.push(End { at, hits, charged: packed.count()?, holds: packed.count()? });
+        }
+        let is_end = |end: &End| end.at > at && end.charged <= end.hits && (1..=end.hits).contains(&end.holds);
+        let is_sound = packed.is_empty()
+            && first <= next
+            && (first < next || due == 0)
+            && ends.is_sorted_by(|one, other| one.at < other.at)
+            && ends.iter().all(is_end);
+        is_sound.then_some(Account { at, shift, known_until, first, next, due, counts, ends })
+    }
+
+    fn pack(&self) -> Vec<u8> {
+        let Account { at, shift, known_until, first, next, due, counts, ends } = self;
+        let wholes = [at, shift, known_until, first, next, due];
+        let mut bytes: Vec<u8> = wholes.into_iter().flat_map(|whole| (*whole as f64).to_le_bytes()).collect();
+        bytes.extend((ends.len() as u32).to_le_bytes());
+        bytes.extend(counts.iter().flat_map(|count| count.to_le_bytes()));
+        for End { at, hits, charged, holds } in ends {
+            bytes.extend((*at as f64).to_le_bytes());
+            bytes.extend([hits, charged, holds].into_iter().flat_map(|count| count.to_le_bytes()));
+        }
+        bytes
+    }
 }

@@ -216,6 +216,14 @@ macro_rules! algorithms {
         }
 
         impl Change {
+            /// Returns what a peek sees after the change, where that is cheaper than the whole state.
+            pub fn seen_by_peeks(&self) -> Option<State> {
+                match self {
+                    Change::Budget(change) => Some(State::Budget(change.account())),
+                    _ => None,
+                }
+            }
+
             /// Returns the heap memory that the counter uses after the change, in bytes.
             pub fn heap_bytes(&self) -> usize {
                 match self {
@@ -484,6 +492,36 @@ impl Packed<'_> {
     fn count(&mut self) -> Option<u32> {
         self.take().map(u32::from_le_bytes)
     }
+}
+
+/// The fields of a state that is a hash in Redis.
+type Fields = std::collections::BTreeMap<Vec<u8>, Vec<u8>>;
+
+impl Packed<'_> {
+    /// Parses the fields of a hash.
+    fn fields(bytes: &[u8]) -> Option<Fields> {
+        let mut packed = Packed(bytes);
+        let mut fields = Fields::new();
+        while !packed.is_empty() {
+            let name = packed.text()?;
+            fields.insert(name, packed.text()?).is_none().then_some(())?;
+        }
+        Some(fields)
+    }
+
+    /// Parses a text behind its length.
+    fn text(&mut self) -> Option<Vec<u8>> {
+        let length = self.count()? as usize;
+        let (text, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(text.to_vec())
+    }
+}
+
+/// Packs the fields of a hash: each name and each value behind its length, in the order of the names.
+fn pack_fields(fields: &Fields) -> Vec<u8> {
+    let texts = fields.iter().flat_map(|(name, value)| [name, value]);
+    texts.flat_map(|text| [&(text.len() as u32).to_le_bytes()[..], text].concat()).collect()
 }
 
 /// Returns the time of a counter's own clock at `now`, given its previous time `at`, and whether the clock was reset to

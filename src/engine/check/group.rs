@@ -215,6 +215,9 @@ impl<'s, F: Fn(usize) -> Option<&'s State>> Group<'_, F> {
     fn decide_limit(&mut self, index: usize, check: &Check, denied: bool) -> Verdict {
         let Check { limit, ask, caller, .. } = check;
         let now = self.now;
+        if let Some(state) = Some(ask).filter(|ask| **ask == Ask::Peek).and_then(|_| self.seen_by_peeks(index)) {
+            return limit.decide(*ask, *caller, Some(&state), now).verdict;
+        }
         self.decide(index, |state| match denied {
             true => limit.decide_denied(*ask, *caller, state, now),
             false => limit.decide(*ask, *caller, state, now),
@@ -322,6 +325,15 @@ impl<'s, F: Fn(usize) -> Option<&'s State>> Group<'_, F> {
             _ => Event::Peeked,
         };
         Some(self.decide(index, |state| penalty.decide(event, state, now)))
+    }
+
+    /// Returns what a peek sees of a counter after the effects so far, where that is cheaper than the whole state.
+    fn seen_by_peeks(&self, index: usize) -> Option<State> {
+        let last = self.effects.iter().rev().find(|(other, _)| self.keys[*other] == self.keys[index]);
+        match last {
+            Some((_, Effect::Changed { change, .. })) => change.seen_by_peeks(),
+            _ => None,
+        }
     }
 
     /// Returns a counter's state after the effects so far: `None` if there were none, `Some(None)` if it was forgotten.

@@ -177,15 +177,15 @@ pub fn memory_ms(limit: &Limit) -> u64 {
         Algorithm::SlidingWindow => first * (second + 1),
         Algorithm::TokenBucket | Algorithm::LeakyBucket => third + fifth,
         Algorithm::SlidingLog | Algorithm::Concurrency => limit.period_ms() + 1,
-        // A hold ends, and what it is charged leaves the window.
-        Algorithm::Budget => fourth + 1 + limit.period_ms() + 2 * limit.period_ms().div_ceil(10),
+        // A hold ends, up to a sixteenth later, and what it is charged leaves the window.
+        Algorithm::Budget => fourth + fourth / 16 + 1 + limit.period_ms() + 2 * limit.period_ms().div_ceil(10),
     }
 }
 
 /// The longest that a counter remembers anything whose rule may have changed: how long a hold of a budget lasts is
 /// decided when it begins, here by the default at the latest.
 pub fn longest_memory_ms(limit: &Limit) -> u64 {
-    memory_ms(limit) + if limit.algorithm() == Algorithm::Budget { 600_000 } else { 0 }
+    memory_ms(limit) + if limit.algorithm() == Algorithm::Budget { 637_500 } else { 0 }
 }
 
 /// Returns a take of this many hits, or a refund of negative hits.

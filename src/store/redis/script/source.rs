@@ -126,10 +126,10 @@ fn needed<'d>(definitions: &[&'d str], texts: &[&str]) -> Vec<&'d str> {
     needed
 }
 
-/// Returns the text with local variables in place of the tables of algorithms and list openers.
+/// Returns the text with local variables in place of the tables of algorithms and openers.
 fn registered_alone(text: &str) -> String {
-    let tables = text.replace("local algorithms = {}", "local algorithm").replace("local lists = {}", "local open");
-    tables.replace("algorithms[#algorithms + 1]", "algorithm").replace("lists[#algorithms + 1]", "open")
+    let tables = text.replace("local algorithms = {}", "local algorithm").replace("local openers = {}", "local open");
+    tables.replace("algorithms[#algorithms + 1]", "algorithm").replace("openers[#algorithms + 1]", "open")
 }
 
 /// Returns the names that a paragraph of Lua defines.
@@ -168,7 +168,7 @@ mod tests {
     fn a_script_for_any_call_makes_few_definitions_before_a_check_needs_them() {
         let source = all(false);
         let (always, later) = source.split_once("local function define(number)\n").unwrap();
-        for name in ["write", "ask", "damaged", "algorithms", "lists"] {
+        for name in ["write", "ask", "damaged", "algorithms", "openers"] {
             assert!(defined(always).any(|defined| defined == name), "{name}");
         }
         for name in ["bucket", "open_list", "mul_div", "steady", "penalize", "record", "decide_slots"] {
@@ -192,7 +192,7 @@ mod tests {
             }
         }
         let fixed = alone(Algorithm::FixedWindow);
-        for name in ["mul_div", "open_list", "list_get", "bucket", "penalize", "algorithms", "lists"] {
+        for name in ["mul_div", "open_list", "list_get", "bucket", "penalize", "algorithms", "openers"] {
             assert!(!defined(&fixed).any(|defined| defined == name), "{name}");
         }
     }
