@@ -16,7 +16,7 @@ any_will_do=(browser candidates causes console drivers ending envoy fuzzing json
 
 names_of_tests() {
     local file name
-    for file in $(grep --files-with-matches support::redis tests/it/*.rs); do
+    grep --files-with-matches support::redis tests/it/*.rs | while read -r file; do
         name=$(basename "$file" .rs)
         [[ " ${any_will_do[*]} " == *" $name "* ]] || echo "$name::"
     done
