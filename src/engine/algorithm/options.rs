@@ -330,53 +330,24 @@ impl Value for Duration {
     }
 }
 
-impl Value for Initial {
-    const KIND: Kind = Kind::Choice(|| Initial::ALL.map(Initial::name).to_vec());
+/// The options with a name as value.
+macro_rules! choices {
+    ($($choice:ident)*) => { $(
+        impl Value for $choice {
+            const KIND: Kind = Kind::Choice(|| $choice::ALL.map($choice::name).to_vec());
 
-    fn of(written: Written<'_>) -> Option<Initial> {
-        Initial::ALL.into_iter().find(|initial| written == Written::Name(initial.name()))
-    }
+            fn of(written: Written<'_>) -> Option<$choice> {
+                $choice::ALL.into_iter().find(|choice| written == Written::Name(choice.name()))
+            }
 
-    fn written(&self) -> String {
-        self.name().to_owned()
-    }
+            fn written(&self) -> String {
+                self.name().to_owned()
+            }
+        }
+    )* };
 }
 
-impl Value for Weighting {
-    const KIND: Kind = Kind::Choice(|| Weighting::ALL.map(Weighting::name).to_vec());
-
-    fn of(written: Written<'_>) -> Option<Weighting> {
-        Weighting::ALL.into_iter().find(|weighting| written == Written::Name(weighting.name()))
-    }
-
-    fn written(&self) -> String {
-        self.name().to_owned()
-    }
-}
-
-impl Value for Starts {
-    const KIND: Kind = Kind::Choice(|| Starts::ALL.map(Starts::name).to_vec());
-
-    fn of(written: Written<'_>) -> Option<Starts> {
-        Starts::ALL.into_iter().find(|starts| written == Written::Name(starts.name()))
-    }
-
-    fn written(&self) -> String {
-        self.name().to_owned()
-    }
-}
-
-impl Value for Unsettled {
-    const KIND: Kind = Kind::Choice(|| Unsettled::ALL.map(Unsettled::name).to_vec());
-
-    fn of(written: Written<'_>) -> Option<Unsettled> {
-        Unsettled::ALL.into_iter().find(|unsettled| written == Written::Name(unsettled.name()))
-    }
-
-    fn written(&self) -> String {
-        self.name().to_owned()
-    }
-}
+choices! { Initial Weighting Starts Unsettled }
 
 impl Value for TimeZone {
     const KIND: Kind = Kind::TimeZone;
