@@ -21,14 +21,25 @@ const SOON: Duration = Duration::from_secs(60 * 60);
 /// chosen.
 pub(super) fn advice(part: Share, limit: &Limit, cost: u32) -> Option<(Severity, String)> {
     let is_enough = |seats| admits(part, limit, seats) >= cost;
+    let is_left = |seats| Split::new(part.hundredths(), seats).rest(limit).capacity() >= cost;
     let (number, per) = (limit.number(), per_of(limit));
-    let hits = Split::new(part.hundredths(), 1).each(limit.number().min(limit.capacity()));
+    let most = limit.number().min(limit.capacity());
+    let hits = Split::new(part.hundredths(), 1).each(most);
+    // The largest part, in percent, that leaves enough for a request.
+    let largest = u64::from(most.saturating_sub(cost)) * 100 / u64::from(most.max(1));
+    let is_neither = |seats: &u32| cost <= most && !is_enough(*seats) && !is_left(*seats);
+    if let Some(seats) = (1..=INSTANCES).find(is_neither) {
+        let fleet = if seats == 1 { String::new() } else { format!(" with {seats} instances (EXPECTED_REPLICAS)") };
+        let remedy = if largest > 0 { format!("write own_share: {largest}% or less") } else { "remove it".to_owned() };
+        let least = format!("neither a share nor what {part} leaves of {number} {per} is as much{fleet}");
+        return Some((Severity::Warning, format!("lets no request pass: one costs {cost}, and {least}: {remedy}")));
+    }
     if !is_enough(1) {
         let wanted = u64::from(cost) * 10_000;
-        let least = wanted.div_ceil(u64::from(number.min(limit.capacity())).max(1)).div_ceil(100);
+        let least = wanted.div_ceil(most.max(1).into()).div_ceil(100);
         let remedy = match least {
-            ..=100 => format!("remove it, or write own_share: {least}%"),
-            _ => "remove it, because no part of this limit is large enough".to_owned(),
+            ..=100 if least <= largest => format!("remove it, or write own_share: {least}%"),
+            _ => "remove it, because no part of this limit is large enough and leaves as much".to_owned(),
         };
         let of = format!("of {number} {per}, {part} is {hits}, and a request costs {cost}");
         return Some((Severity::Warning, format!("does nothing: {of}: {remedy}")));
@@ -95,9 +106,30 @@ mod tests {
         assert_eq!(
             says("100%", 5, MINUTE, 6),
             "Warning: does nothing: of 5 per minute, 100% is 5, and a request costs 6: remove it, because no part of \
-             this limit is large enough"
+             this limit is large enough and leaves as much"
+        );
+        assert_eq!(
+            says("10%", 1_000, MINUTE, 600),
+            "Warning: does nothing: of 1000 per minute, 10% is 100, and a request costs 600: remove it, because no \
+             part of this limit is large enough and leaves as much"
         );
         assert!(says("20%", 5, MINUTE, 1).starts_with("Hint: "), "what it says is enough for one instance");
+    }
+
+    /// Asked for more than the rest, Redis denies, whatever other shares have.
+    #[test]
+    fn a_share_that_leaves_too_little_for_a_request_is_warned_of() {
+        assert_eq!(
+            says("50%", 1_000, MINUTE, 600),
+            "Warning: lets no request pass: one costs 600, and neither a share nor what 50% leaves of 1000 per minute \
+             is as much: write own_share: 40% or less"
+        );
+        assert!(
+            says("60%", 1_000, MINUTE, 600)
+                .contains("as much with 2 instances (EXPECTED_REPLICAS): write own_share: 40%")
+        );
+        assert!(says("100%", 5, MINUTE, 5).contains("with 2 instances (EXPECTED_REPLICAS): remove it"));
+        assert!(says("40%", 1_000, MINUTE, 600).starts_with("Warning: does nothing"), "Redis lets them pass");
     }
 
     #[test]
