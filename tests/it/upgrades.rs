@@ -12,9 +12,11 @@ use deadpool_redis::redis::cmd;
 use fastrand::Rng;
 use support::redis::Redis;
 use tokio::time::Instant;
-use tollgate::engine::algorithm::{Algorithm, Ask, Caller, Limit, MAX_PERIOD, Options, Penalty, State};
+use tollgate::engine::algorithm::{
+    Algorithm, Ask, Caller, LeaseAsk, Limit, MAX_PERIOD, Options, Penalty, Starts, State,
+};
 use tollgate::engine::check::group;
-use tollgate::engine::check::{Check, Key, Origin, Penalized};
+use tollgate::engine::check::{Check, Key, Leased, Origin, Penalized};
 use tollgate::store::Store as _;
 use tollgate::store::redis::RedisStore;
 use tollgate::store::redis::script::{self, Group, Reply, Scripts};
@@ -171,14 +173,22 @@ fn layouts() -> BTreeMap<String, String> {
     let minute = Duration::from_secs(60);
     let penalty = Penalty::new(2, minute, minute, false).unwrap();
     let mut layouts = BTreeMap::<String, String>::new();
-    for algorithm in Algorithm::ALL {
-        let limit = Limit::new(*algorithm, 3, minute, Options::default()).unwrap();
-        let key = Key::new("", "shop", &[], |_| None, &limit, Origin::Rule);
+    let first_request = Options { starts: Some(Starts::FirstRequest), ..Options::default() };
+    let all = Algorithm::ALL.iter().map(|algorithm| (*algorithm, Options::default(), false));
+    let others = [(Algorithm::FixedWindow, first_request, false), (Algorithm::SlidingWindow, Options::default(), true)];
+    for (algorithm, options, is_leased) in all.chain(others) {
+        let limit = Limit::new(algorithm, if is_leased { 30 } else { 3 }, minute, options).unwrap();
+        let name = if is_leased { "leased" } else { "shop" };
+        let key = Key::new("", name, &[], |_| None, &limit, Origin::Rule);
         let penalized = Penalized { key: key.of_penalty(&penalty), penalty };
+        let leased =
+            Leased { key: key.of_leases(), ask: LeaseAsk { returned: None, want: 4, ttl_ms: 60_000, most: 9 } };
         let check = Check {
-            penalty: Some(penalized.clone()).filter(|_| !algorithm.has_holders()),
+            penalty: Some(penalized.clone()).filter(|_| !algorithm.has_holders() && !is_leased),
+            leased: Some(leased.clone()).filter(|_| is_leased),
             ..Check::new(key.clone(), limit, Ask::Take(1))
         };
+        let beside = if is_leased { leased.key } else { penalized.key };
         let mut counters: [Option<State>; 2] = [None, None];
         for (n, after_ms) in [0, 7_000, 14_500, 14_500, 21_250].into_iter().enumerate() {
             let check = request(&check, n);
@@ -187,7 +197,7 @@ fn layouts() -> BTreeMap<String, String> {
                 counters[i] = effect.apply(counters[i].take());
             }
         }
-        for (key, state) in [key, penalized.key].iter().zip(&counters) {
+        for (key, state) in [key, beside].iter().zip(&counters) {
             let Some(state) = state else { continue };
             let bytes = state.pack().iter().map(|byte| format!("{byte:02x}")).collect();
             layouts.insert(key.as_str().to_owned(), bytes);
