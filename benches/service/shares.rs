@@ -180,7 +180,7 @@ pub fn calls_to_redis(stage: &Stage) -> Vec<Measured> {
     let of_fleet = |terms: (usize, u32)| {
         let fleet = Fleet::start(stage, terms, &[]);
         let alike = |each: f64| vec![each; (total / each) as usize];
-        // Clients ask for each quiet key half of what is in shares, as in docs/algorithms-in-detail.md.
+        // For each quiet key, clients ask for half of what the shares have, as in docs/algorithms-in-detail.md.
         let quiet = number * f64::from(terms.1) / 100.0 / 2.0;
         let demands = [by_zipf(KEYS, number * 1.5), alike(quiet), alike(number / 2.0), alike(number * 1.5)];
         let names = ["zipf", "quiet", "half", "above"];

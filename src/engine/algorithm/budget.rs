@@ -105,7 +105,7 @@ struct Account {
     /// Number of the first item of the queue, and of the next one to come.
     first: u64,
     next: u64,
-    /// When the first item is due; 0 if there is none.
+    /// When the first item is due, 0 if there is none: Lua need not read the item for it.
     due: u64,
     /// Used hits of the newest segment, the one of `at`, and of each one before it.
     counts: Counts,
@@ -548,11 +548,11 @@ impl<'s> Budget<'s> {
         self.change.account.at = self.time;
         let own = std::mem::take(&mut self.own);
         let is_known = self.entries(self.holder).is_some();
+        if !is_known && !own.is_empty() {
+            self.append(self.holder);
+        }
         if is_known || !own.is_empty() {
             self.put(self.holder, Some(own));
-        }
-        if self.entries(self.holder).is_some() && !is_known {
-            self.append(self.holder);
         }
         for _ in 0..MAX_TIDIED {
             let Account { first, next, due, .. } = self.change.account;

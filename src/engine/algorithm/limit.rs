@@ -282,8 +282,9 @@ impl Limit {
         (!self.algorithm().counts_in_progress()).then(|| self.period())
     }
 
-    /// Returns whether time alone ends so long a wait. When a stream ends, which nobody knows, its slot is free at
-    /// once, and so may be what it holds of a budget: a wait beyond the budget's window is for streams.
+    /// Returns whether so long a wait is a time to tell. When a stream ends, which nobody knows, its slot is free at
+    /// once. What it holds of a budget is free then, too, so the wait is one at the latest, and beyond the budget's
+    /// window it is for streams.
     pub fn is_freed_by_time(&self, wait_ms: u64) -> bool {
         match self.algorithm() {
             Algorithm::Budget => wait_ms <= budget::window_ms(self.period_ms),
