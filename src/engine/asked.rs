@@ -76,6 +76,11 @@ impl<'a> Source<'a> {
 }
 
 impl Asked<'_> {
+    /// Makes this a part for which another question of the request asks: it denies nothing, and is no vote of a quota.
+    pub(crate) fn join(&mut self) {
+        (self.role, self.check.role) = (Role::Shadow, Role::Shadow);
+    }
+
     /// Returns the cost of one hit.
     pub fn cost(&self) -> u32 {
         match self.source {

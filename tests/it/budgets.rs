@@ -269,6 +269,50 @@ async fn streams_hold_and_settle_over_grpc_in_memory_and_in_redis() {
     }
 }
 
+/// A stream that brings no estimate would pass however little is left if it held nothing.
+#[tokio::test]
+async fn a_stream_without_an_estimate_holds_that_of_a_budget_beside_it_or_one_hit() {
+    let small_day = RULES.replace("requests_per_unit: 5000", "requests_per_unit: 700");
+    let tollgate = Tollgate::start(&small_day, &[]);
+    assert_eq!(asks(&tollgate, &[("hold", "a", 0)]).await, (Code::Ok, 300), "of the day");
+    assert_eq!(asks(&tollgate, &[("hold", "b", 0)]).await.0, Code::OverLimit);
+    let bare = "
+domain: llm
+descriptors:
+  - key: tenant
+    descriptors: [{key: hold, rate_limit: {algorithm: budget, unit: day, requests_per_unit: 100}}]
+";
+    let tollgate = Tollgate::start(bare, &[]);
+    assert_eq!(asks(&tollgate, &[("hold", "a", 0), ("hold", "a", 0)]).await, (Code::Ok, 99));
+    assert_eq!(asks(&tollgate, &[("settle", "a", 500)]).await.0, Code::Ok);
+    assert_eq!(asks(&tollgate, &[("hold", "b", 0)]).await.0, Code::OverLimit);
+}
+
+/// Envoy sends a fixed number beside the request's own. That part is no vote for letting the request pass.
+#[tokio::test]
+async fn the_parts_of_one_hold_are_one_vote_of_a_quota() {
+    let quota = "
+domain: llm
+descriptors:
+  - key: tenant
+    descriptors:
+      - {key: hold, quota_mode: true, rate_limit: {algorithm: budget, unit: day, requests_per_unit: 1000}}
+";
+    let tollgate = Tollgate::start(quota, &[]);
+    for parts in [[0, 700], [700, 0], [300, 400]] {
+        let tenant = fastrand::u32(..).to_string();
+        let of_tenant = async |stream: &str| {
+            let entries = [("tenant", &*tenant), ("hold", stream)];
+            let mut all = request("llm", &[&entries, &entries]);
+            for (descriptor, hits) in all.descriptors.iter_mut().zip(parts) {
+                descriptor.hits_addend = Some(hits);
+            }
+            tollgate.ask(all).await.unwrap().overall_code()
+        };
+        assert_eq!((of_tenant("a").await, of_tenant("b").await), (Code::Ok, Code::OverLimit), "{parts:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_settle_of_nothing_is_no_peek_to_who_asks() {
     let tollgate = Tollgate::start(RULES, &[]);

@@ -181,8 +181,8 @@ options! {
     }
     /// Budget: what a stream holds that brings no estimate of its own.
     estimate: u32 {
-        about: "For budgets: hits that a stream holds if it brings no estimate, that is, holds 0. Without it such a \
-                stream holds nothing.",
+        about: "For budgets: hits that a stream holds if it brings no estimate, that is, holds 0. Without it, the \
+                estimate of another budget for the same descriptor, or else 1.",
         example: "500", conflicts: &[], is_explained: false
     }
     /// Budget: what becomes of hits that are held and not settled in time.

@@ -341,9 +341,11 @@ impl<'a> Plan<'a> {
     /// adjustment.
     fn add(&mut self, mut asked: Asked<'a>) {
         let settles = asked.check.ask.settled().is_some();
-        self.join_streams(&mut asked.check);
+        if self.join_streams(&mut asked.check) {
+            asked.join();
+        }
         if settles {
-            // A settle tells what has happened: nothing denies it, nor the parts for which another check asks.
+            // A settle tells what has happened, so nothing denies it.
             asked.failure_mode = FailureMode::Open;
             return self.asked.push(asked);
         }
@@ -372,9 +374,10 @@ impl<'a> Plan<'a> {
 
     /// Adds what a stream holds or settles to the same of an earlier descriptor, which asks for both: Envoy tells the
     /// parts of a stream's cost by several descriptors of one call, in any order, and the first must not settle alone.
-    fn join_streams(&mut self, check: &mut Check) {
+    /// Returns whether there is an earlier one.
+    fn join_streams(&mut self, check: &mut Check) -> bool {
         if check.limit.algorithm() != Algorithm::Budget {
-            return;
+            return false;
         }
         let is_same = |other: &Check| other.key == check.key && other.caller.holder == check.caller.holder;
         for Asked { check: other, .. } in &mut self.asked {
@@ -389,24 +392,34 @@ impl<'a> Plan<'a> {
                 check.penalty = None;
             }
             check.ask = Ask::Peek;
-            return;
+            return true;
         }
+        false
     }
 
-    /// Lets streams hold the estimate of the rule that bring none of their own.
+    /// Lets streams that bring no estimate hold that of the rule, or of another budget for the same descriptor, or one
+    /// hit: a stream that held nothing would pass however little is left.
     fn hold_estimates(&mut self) {
+        let is_budget = |check: &Check| check.limit.algorithm() == Algorithm::Budget;
         for place in 0..self.asked.len() {
             let check = &self.asked[place].check;
-            let Some(estimate) = check.limit.options().estimate.filter(|_| check.ask == Ask::Peek) else { continue };
-            let is_same = |other: &Check| other.key == check.key && other.caller.holder == check.caller.holder;
-            let mut others = self.asked.iter().map(|asked| &asked.check).filter(|other| is_same(other));
-            if others.all(|other| other.ask == Ask::Peek) {
-                let cost = match self.asked[place].source {
-                    Source::Rule(_, limit) => limit.config.options.cost,
-                    Source::Override(_) => 1,
-                };
-                self.asked[place].check.ask = Ask::Take(estimate.into()).times(cost);
+            if !is_budget(check) || check.ask != Ask::Peek {
+                continue;
             }
+            let is_same = |other: &Check| other.key == check.key && other.caller.holder == check.caller.holder;
+            let checks = || self.asked.iter().map(|asked| &asked.check);
+            if checks().any(|other| is_same(other) && other.ask != Ask::Peek) {
+                self.asked[place].join();
+                continue;
+            }
+            let beside = || checks().filter(|other| other.descriptor == check.descriptor && is_budget(other));
+            let of_others = || beside().filter_map(|other| other.limit.options().estimate).max();
+            let estimate = check.limit.options().estimate.or_else(of_others).unwrap_or(1);
+            let cost = match self.asked[place].source {
+                Source::Rule(_, limit) => limit.config.options.cost,
+                Source::Override(_) => 1,
+            };
+            self.asked[place].check.ask = Ask::Take(estimate.into()).times(cost);
         }
     }
 
