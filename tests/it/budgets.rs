@@ -314,6 +314,19 @@ descriptors:
 }
 
 #[tokio::test]
+async fn without_a_store_an_instance_that_decides_alone_knows_of_settles() {
+    let mut redis = Redis::start();
+    let rules = RULES.replace("algorithm: budget,", "algorithm: budget, failure_mode: local,");
+    let tollgate = Tollgate::start(&rules, &[&format!("REDIS_URL={}", redis.url())]);
+    redis.kill();
+    for stream in ["a", "b", "c"] {
+        assert_eq!(asks(&tollgate, &[("hold", stream, 700)]).await.0, Code::Ok, "{stream}");
+        assert_eq!(asks(&tollgate, &[("settle", stream, 0), ("settle", stream, 10)]).await.0, Code::Ok);
+    }
+    assert_eq!(asks(&tollgate, &[("hold", "d", 980)]).await.0, Code::OverLimit);
+}
+
+#[tokio::test]
 async fn a_settle_of_nothing_is_no_peek_to_who_asks() {
     let tollgate = Tollgate::start(RULES, &[]);
     let told = |last: &str| {

@@ -345,8 +345,10 @@ impl<'a> Plan<'a> {
             asked.join();
         }
         if settles {
-            // A settle tells what has happened, so nothing denies it.
-            asked.failure_mode = FailureMode::Open;
+            // A settle tells what has happened, so nothing denies it. An instance that decides alone must know of it.
+            if asked.failure_mode != FailureMode::Local {
+                asked.failure_mode = FailureMode::Open;
+            }
             return self.asked.push(asked);
         }
         let Check { ask, limit, .. } = &asked.check;
