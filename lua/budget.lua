@@ -18,6 +18,8 @@ local function decide_budget(
   hash, hits, by_others, number, period, now, charge, holder, settles, actual, within, refunds)
   local ACCOUNT, END, ENTRY, ITEM = '<ddddddI4', '<dI4I4I4', '<dI4I4', '<dd'
   local ACCOUNT_SIZE, END_SIZE, ENTRY_SIZE, ITEM_SIZE = 52, 20, 16, 16
+  -- A budget tells more than others: the number of holds, which is below this, beside a time.
+  local HOLDS_TOLD = 16384
   -- The same as in the twin.
   local SEGMENTS, ENDS, MAX_HOLDS, MAX_CLOSED, MAX_NAMESAKES, MAX_TIDIED = 10, 16, 10000, 10000, 100, 2
   local CHARGED, REFUNDED, SETTLED, OVERTAKEN, DENIED = 0, 1, 2, 3, 4
@@ -352,8 +354,17 @@ local function decide_budget(
     end
   end
   local kept = max(reset_at, known_until, #ends > 0 and ends[#ends].at + REMEMBERED or 0)
-  local remaining = max(number - used - reserved, 0)
-  return changed and hash, kept - clock, allowed, remaining, reset_at - clock, retry_after
+  local remaining = number - used - reserved
+  if not allowed then
+    return changed and hash, kept - clock, false, max(remaining, 0), reset_at - clock, retry_after
+  end
+  -- What the stream has begun to hold, or what all streams hold.
+  local all_hold, all_holds, first_end = reserved, holds, ends[1] and ends[1].at
+  if hits > 0 then
+    all_hold, all_holds, first_end = overtaken and 0 or hits, overtaken and 0 or 1, not overtaken and stop
+  end
+  local told = all_holds + (first_end and first_end - clock or 0) * HOLDS_TOLD
+  return changed and hash, kept - clock, true, max(remaining, -MAX_COUNT), reset_at - clock, told, nil, all_hold
 end
 
 algorithms[#algorithms + 1] = function(

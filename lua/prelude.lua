@@ -28,9 +28,11 @@
 -- reply    a string: '<d' the time of all decisions (ms since the epoch); for each counter '<Bdddd': allowed (0 or 1; 2
 --          if its request could not be decided, 3 if that is because this cluster node does not have one of its
 --          counters; plus 4 if the counter was damaged and was decided as a new one), remaining (negative: by how much
---          a counter that counts denials exceeds its number), reset_after (ms), retry_after (ms; -1: never), delay
---          (ms); for leases 1, the hits of a new one, its end (ms since the epoch), all hits that are out, and 0; for a
---          page zeros; then, if a request could not be decided for another reason, the error of the last such request
+--          a counter that counts denials, or a budget, exceeds its number), reset_after (ms), retry_after (ms; -1:
+--          never), delay (ms). A budget that allows tells what streams hold instead of the last two: the number of
+--          holds plus 16384 times the time until the first of them ends (ms), and their hits. For leases 1, the hits of
+--          a new one, its end (ms since the epoch), all hits that are out, and 0; for a page zeros; then, if a request
+--          could not be decided for another reason, the error of the last such request
 --
 -- Lua computes in doubles: all numbers here are whole and below 2^53. Redis formats number arguments with 17 digits, so
 -- such numbers can be passed as they are.
@@ -71,7 +73,7 @@ end
 -- Decides on a state, with the other arguments. If the decision finds the state damaged, it is repeated on the fresh
 -- state.
 local function decide_mended(decide, state, fresh, ...)
-  local ok, after, ttl, allowed, remaining, reset_after, retry_after = pcall(decide, state, ...)
+  local ok, after, ttl, allowed, remaining, reset_after, retry_after, lasting, delay = pcall(decide, state, ...)
   if not ok then
     if after ~= DAMAGED then
       error(after, 0)
@@ -79,7 +81,7 @@ local function decide_mended(decide, state, fresh, ...)
     damaged = true
     return decide(fresh, ...)
   end
-  return after, ttl, allowed, remaining, reset_after, retry_after
+  return after, ttl, allowed, remaining, reset_after, retry_after, lasting, delay
 end
 
 -- function(state, hits, denied, number, period, count_denied, now, charge, figure, figure, figure, figure, figure)

@@ -583,7 +583,15 @@ fn wait_ms(limits: &[Limited<'_>], role: Role) -> Option<u64> {
 }
 /// The verdict of a limit that an adjustment blocks. It has no retry time.
 const BLOCKED: CheckVerdict = CheckVerdict {
-    own: Verdict { allowed: false, remaining: 0, excess: None, reset_after_ms: 0, retry_after_ms: None, delay_ms: 0 },
+    own: Verdict {
+        allowed: false,
+        remaining: 0,
+        excess: None,
+        reset_after_ms: 0,
+        retry_after_ms: None,
+        delay_ms: 0,
+        held: None,
+    },
     ban: None,
     lease: None,
     share: None,

@@ -19,7 +19,7 @@ use crate::engine::asked::Asked;
 use crate::engine::check::{Check, CheckVerdict, StoreError};
 use crate::engine::clock::Clock as _;
 use crate::engine::descriptor::{self, Descriptor, Entry, Override, Request};
-use crate::engine::explain::{self, ExplainedShare};
+use crate::engine::explain::{self, ExplainedBudget, ExplainedShare};
 use crate::engine::plan::{Plan, PlanOptions};
 use crate::engine::rules::Rules;
 use crate::store::Store;
@@ -62,6 +62,9 @@ pub struct Counter {
     /// of these numbers, and a reset does not reach them: they end a period later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other_shares: Option<u32>,
+    /// What is used and held of a budget.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<ExplainedBudget>,
 }
 
 /// The state of one counter at a replica of Redis.
@@ -204,6 +207,7 @@ fn counter(asked: &Asked<'_>, verdict: CheckVerdict) -> Counter {
         leased: verdict.lease.map(|granted| granted.out),
         share: verdict.share.map(ExplainedShare::from),
         other_shares: asked.check.other_shares(verdict.share.map_or(0, |share| share.capacity)),
+        budget: ExplainedBudget::of(limit, &verdict.own),
     }
 }
 
@@ -217,8 +221,11 @@ impl CounterOf {
 impl fmt::Display for Counter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Counter { key, rule, limit, capacity, remaining, .. } = self;
-        let Counter { reset_after_ms, banned_ms, leased, share, other_shares, .. } = self;
+        let Counter { reset_after_ms, banned_ms, leased, share, other_shares, budget, .. } = self;
         write!(f, "{key}\n  {limit} ({rule}): {remaining} of {capacity} left")?;
+        if let Some(budget) = budget {
+            write!(f, ", {budget}")?;
+        }
         if let Some(leased) = leased.filter(|leased| *leased > 0) {
             write!(f, ", {leased} in leases")?;
         }

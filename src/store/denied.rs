@@ -402,6 +402,7 @@ mod tests {
             reset_after_ms: retry_after_ms + 100,
             retry_after_ms: Some(retry_after_ms),
             delay_ms: 0,
+            held: None,
         };
         Verdicts::from([Some(CheckVerdict::new(own, 0))])
     }

@@ -578,7 +578,15 @@ mod tests {
     }
 
     fn remaining(remaining: u32) -> Verdict {
-        Verdict { allowed: true, remaining, excess: None, reset_after_ms: 60_000, retry_after_ms: Some(0), delay_ms: 0 }
+        Verdict {
+            allowed: true,
+            remaining,
+            excess: None,
+            reset_after_ms: 60_000,
+            retry_after_ms: Some(0),
+            delay_ms: 0,
+            held: None,
+        }
     }
 
     fn find(book: &Book, name: &str) -> Found {

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::engine::algorithm::{Algorithm, Ask, Caller, Limit, Options, Outcome, State, Unsettled, Verdict};
+use serde_json::json;
+use tollgate::engine::algorithm::{Algorithm, Ask, Caller, Held, Limit, Options, Outcome, State, Unsettled, Verdict};
 use tollgate::wire::rate_limit_response::Code;
 use tonic::Code as Status;
 
@@ -71,6 +72,27 @@ fn a_settle_replaces_what_is_held_by_what_was_used() {
     // Nothing is left but what was used: 25 and 35.
     budget.now += 2 * WITHIN.as_millis() as u64;
     assert_eq!(budget.remaining(), 40);
+}
+
+#[test]
+fn a_budget_tells_what_is_used_what_is_held_and_until_when() {
+    let mut budget = Budget::new(100, Unsettled::Charge);
+    let nothing = Held { hits: 0, holds: 0, first_ends_ms: 0 };
+    assert_eq!(budget.ask(0, Ask::Peek).held, Some(nothing));
+    let first = budget.ask(1, Ask::Take(60)).held.unwrap();
+    assert_eq!((first.hits, first.holds), (60, 1));
+    assert!(first.first_ends_ms > WITHIN.as_millis() as u64);
+    budget.now += 50;
+    let second = budget.ask(2, Ask::Take(30)).held.unwrap();
+    assert_eq!((second.hits, second.holds), (30, 1), "a stream that begins is told of its own hold");
+    let all = Held { hits: 90, holds: 2, first_ends_ms: first.first_ends_ms - 50 };
+    assert_eq!(budget.ask(0, Ask::Peek).held, Some(all));
+    assert_eq!(budget.ask(3, Ask::Take(11)).held, None, "a denial is told when to come again");
+    let settled = budget.ask(1, Ask::Settle(120));
+    assert_eq!(settled.held, Some(Held { hits: 30, holds: 1, ..second }));
+    assert_eq!((settled.remaining, settled.excess), (0, Some(50)));
+    let overspent = budget.ask(2, Ask::Settle(1));
+    assert_eq!((overspent.held, overspent.excess), (Some(nothing), Some(21)));
 }
 
 #[test]
@@ -411,9 +433,18 @@ descriptors:
         let (_, told) =
             tollgate.admin("GET", &format!("/counters?domain=llm&team=a&{key}=1"), "a token of some length");
         assert_eq!(told[0]["remaining"], 800, "{told}");
+        let budget = &told[0]["budget"];
+        let first = &budget["first_ends_after_ms"];
+        assert_eq!(budget, &json!({"used": 0, "held": 200, "holds": 1, "first_ends_after_ms": first}));
+        assert!(first.as_u64() > Some(500_000), "{told}");
     }
+    let (_, told) = tollgate.admin("GET", "/explain?domain=llm&team=a&hold=2", "a token of some length");
+    let state = &told["descriptors"][0]["limits"][0]["state"];
+    assert_eq!((&state["remaining"], &state["budget"]["held"]), (&json!(800), &json!(200)), "{told}");
     assert_eq!(left(&[("team", "a"), ("settle", "1")], 30).await, 940);
     assert_eq!(left(&[("team", "a"), ("user", "u"), ("settle", "1")], 30).await, 470);
+    let (_, told) = tollgate.admin("GET", "/counters?domain=llm&team=a&hold=1", "a token of some length");
+    assert_eq!(told[0]["budget"], json!({"used": 60, "held": 0, "holds": 0, "first_ends_after_ms": null}));
 }
 
 #[test]

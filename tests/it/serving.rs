@@ -135,6 +135,7 @@ impl Store for Crowded {
             reset_after_ms: 1,
             retry_after_ms: Some(1),
             delay_ms: 0,
+            held: None,
         };
         let known = CheckVerdict { is_known: true, ..CheckVerdict::new(own, 0) };
         check.key.as_str().contains("user=denied").then_some(known)

@@ -208,6 +208,7 @@ pub(super) fn decide(
         reset_after_ms,
         retry_after_ms,
         delay_ms: if allowed && hits > 0 && missing >= burst { leak(missing - burst, fraction) } else { 0 },
+        held: None,
     };
     let state = match state {
         // A larger amount than the present limit can use may matter to another limit, so it is stored unchanged.

@@ -37,7 +37,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::{
-    Attempt, Becomes, Caller, Charge, FIGURES, Limit, LimitError, LimitErrors, MAX_HITS, Options, Packed,
+    Attempt, Becomes, Caller, Charge, FIGURES, Held, Limit, LimitError, LimitErrors, MAX_HITS, Options, Packed,
     Parameters as AnyParameters, REMEMBERED_MS, Traits, Unsettled, Verdict, add, figures, pack_fields, push_number,
 };
 
@@ -218,6 +218,8 @@ struct Budget<'s> {
     /// The stream that asks, and what is known of it.
     holder: u64,
     own: Entries,
+    /// What the stream has begun to hold.
+    begun: Held,
     changed: bool,
     /// The clock was reset.
     set_back: bool,
@@ -260,13 +262,16 @@ pub(super) fn decide(
         false => Some(budget.freed_at(hits - number) - budget.clock),
     };
     let reset_at = budget.reset_at();
+    let left = number - budget.used() - budget.reserved();
+    let clipped = |hits: i64| u32::try_from(hits.max(0)).unwrap_or(u32::MAX);
     let verdict = Verdict {
         allowed,
-        remaining: u32::try_from((number - budget.used() - budget.reserved()).max(0)).unwrap_or(u32::MAX),
-        excess: None,
+        remaining: clipped(left),
+        excess: Some(clipped(-left)).filter(|excess| *excess > 0 && allowed),
         reset_after_ms: reset_at - budget.clock,
         retry_after_ms,
         delay_ms: 0,
+        held: allowed.then(|| if hits > 0 { budget.begun } else { budget.held() }),
     };
     let (clock, changed) = (budget.clock, budget.changed);
     let change = changed.then(|| budget.close());
@@ -302,6 +307,7 @@ impl<'s> Budget<'s> {
             unsettled,
             holder,
             own: Entries::new(),
+            begun: Held { hits: 0, holds: 0, first_ends_ms: 0 },
             changed: false,
             set_back: false,
         };
@@ -384,6 +390,13 @@ impl<'s> Budget<'s> {
         self.change.account.ends.iter().map(|end| u64::from(end.holds)).sum()
     }
 
+    /// Returns what all streams hold.
+    fn held(&self) -> Held {
+        let first = self.change.account.ends.first();
+        let first_ends_ms = first.map_or(0, |end| end.at - self.clock);
+        Held { hits: self.reserved().unsigned_abs(), holds: self.holds() as u32, first_ends_ms }
+    }
+
     fn is_full(&self) -> bool {
         self.holds() >= MAX_HOLDS
     }
@@ -446,6 +459,7 @@ impl<'s> Budget<'s> {
         end.hits += hits;
         end.charged += if is_charged { hits } else { 0 };
         end.holds += 1;
+        self.begun = Held { hits: hits.into(), holds: 1, first_ends_ms: at - self.clock };
         self.push(if is_charged { Kind::Charged } else { Kind::Refunded }, at, hits.into());
     }
 

@@ -130,6 +130,7 @@ pub(super) fn decide(
             Some(reset_after_ms)
         },
         delay_ms: 0,
+        held: None,
     };
     ((charged || set_back).then_some((State { window, count }, kept_ms)), verdict)
 }

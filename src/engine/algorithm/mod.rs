@@ -356,7 +356,8 @@ pub struct Verdict {
     pub allowed: bool,
     /// Number of further hits that would be allowed right now.
     pub remaining: u32,
-    /// Number of hits beyond the limit, for counters that also count denied hits.
+    /// Number of hits beyond the limit, for counters that also count denied hits, and for budgets that settles have
+    /// overspent.
     pub excess: Option<u32>,
     /// Time until the counter is equivalent to a new one.
     pub reset_after_ms: u64,
@@ -366,6 +367,19 @@ pub struct Verdict {
     /// How long an allowed request is delayed, first come first served. Only a leaky bucket with a `max_delay` delays
     /// requests.
     pub delay_ms: u64,
+    /// What streams hold of a budget, unless it denies: the stream that begins, otherwise all.
+    pub held: Option<Held>,
+}
+
+/// What streams in progress hold of a budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Hits, all together.
+    pub hits: u64,
+    /// Number of holds: as many as streams, unless some have the same name.
+    pub holds: u32,
+    /// Time until the first of the holds ends, if nothing settles it before; 0 if there is none.
+    pub first_ends_ms: u64,
 }
 
 impl Verdict {
@@ -383,6 +397,7 @@ impl Verdict {
             // `None` means never, so it wins.
             retry_after_ms: self.retry_after_ms.zip(penalty.retry_after_ms).map(|(own, ban)| own.max(ban)),
             delay_ms: 0,
+            held: self.held,
         }
     }
 }

@@ -170,6 +170,7 @@ impl Penalty {
             reset_after_ms,
             retry_after_ms: Some(if since > 0 { left } else { 0 }),
             delay_ms: 0,
+            held: None,
         };
         (changed.then(|| (State { since, until, denials }, until.saturating_sub(now))), verdict)
     }

@@ -88,6 +88,7 @@ pub(super) fn decide(
                 reset_after_ms: (index + segments + 1) * segment - now,
                 retry_after_ms: Some(0),
                 delay_ms: 0,
+                held: None,
             };
             return (Some((change, verdict.reset_after_ms)), verdict);
         }
@@ -169,6 +170,7 @@ pub(super) fn decide(
         reset_after_ms,
         retry_after_ms,
         delay_ms: 0,
+        held: None,
     };
     ((charged || set_back).then_some((Change::Other(State { index, counts }), reset_after_ms)), verdict)
 }

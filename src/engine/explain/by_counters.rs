@@ -1,7 +1,7 @@
 //! The counters' verdicts on a request, and the conclusion from them.
 
 use super::by_rules::let_nothing_pass;
-use super::{ExplainedShare, State, Verdict};
+use super::{ExplainedBudget, ExplainedShare, State, Verdict};
 use crate::check::group::Votes;
 use crate::decision::{Answer, Decision, Limited};
 use crate::descriptor::Role;
@@ -17,6 +17,7 @@ impl State {
             leased: limited.leased(),
             share: limited.own_share().map(ExplainedShare::from),
             other_shares: limited.other_shares(),
+            budget: ExplainedBudget::of(&limited.asked.check.limit, &verdict),
             reset_after_ms: verdict.reset_after_ms,
             banned_ms: limited.banned_ms(),
             banned_since,

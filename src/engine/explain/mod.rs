@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 
 use self::by_rules::OfPlan;
 use crate::adjustment::InForce;
-use crate::algorithm::Ask;
 use crate::algorithm::lease_terms::Lease;
+use crate::algorithm::{self as counted, Ask, Held, Limit};
 use crate::asked::Asked;
 use crate::check::ShareLeft;
 use crate::decision::Decision;
@@ -192,6 +192,19 @@ pub struct ExplainedShare {
     pub remaining: u32,
 }
 
+/// What streams have used of a budget, and what those in progress hold of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExplainedBudget {
+    /// Hits that were charged within the period.
+    pub used: u64,
+    /// Hits that are held.
+    pub held: u64,
+    /// Number of holds.
+    pub holds: u32,
+    /// Time until the first of the holds ends, if nothing settles it before; `None` if there is none.
+    pub first_ends_after_ms: Option<u64>,
+}
+
 /// The effect of a denial, by its name in rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -221,6 +234,9 @@ pub struct State {
     /// if the limit has no shares.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other_shares: Option<u32>,
+    /// What is used and held of a budget.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<ExplainedBudget>,
     /// Time until the counter is equivalent to a new one.
     pub reset_after_ms: u64,
     /// How much longer a ban lasts.
@@ -409,6 +425,17 @@ impl std::convert::From<Lease> for ExplainedLease {
 impl std::convert::From<ShareLeft> for ExplainedShare {
     fn from(ShareLeft { capacity, remaining }: ShareLeft) -> ExplainedShare {
         ExplainedShare { capacity, remaining }
+    }
+}
+
+impl ExplainedBudget {
+    /// Returns what a peek tells of a budget; `None` for other limits.
+    pub fn of(limit: &Limit, verdict: &counted::Verdict) -> Option<ExplainedBudget> {
+        let counted::Verdict { remaining, excess, held, .. } = *verdict;
+        let Held { hits: held, holds, first_ends_ms } = held?;
+        let charged = u64::from(limit.capacity()) + u64::from(excess.unwrap_or(0));
+        let used = charged.saturating_sub(u64::from(remaining) + held);
+        Some(ExplainedBudget { used, held, holds, first_ends_after_ms: (holds > 0).then_some(first_ends_ms) })
     }
 }
 

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use super::{
-    At, Explained, ExplainedLimit, ExplainedShare, Explanation, Found, From, Matched, MissedBy, MissingEntry, Part,
-    RoleName, State, Verdict,
+    At, Explained, ExplainedBudget, ExplainedLimit, ExplainedShare, Explanation, Found, From, Matched, MissedBy,
+    MissingEntry, Part, RoleName, State, Verdict,
 };
 use crate::descriptor::wait;
 use crate::printable::printable;
@@ -130,6 +130,9 @@ impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let State { capacity, remaining, reset_after_ms, banned_ms, used_up, next_after_ms, decided_by, .. } = self;
         write!(f, "{remaining} of {capacity} left")?;
+        if let Some(budget) = self.budget {
+            write!(f, ", {budget}")?;
+        }
         if let Some(leased) = self.leased.filter(|leased| *leased > 0) {
             write!(f, ", {leased} in leases")?;
         }
@@ -161,6 +164,16 @@ impl fmt::Display for State {
             write!(f, " ({decided_by}: the store is unavailable)")?;
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for ExplainedBudget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ExplainedBudget { used, held, holds, first_ends_after_ms } = self;
+        write!(f, "{used} used")?;
+        let Some(first_ends_after_ms) = first_ends_after_ms else { return Ok(()) };
+        let streams = if *holds == 1 { "stream" } else { "streams" };
+        write!(f, ", {held} held by {holds} {streams}, the first for at most {}", wait(*first_ends_after_ms))
     }
 }
 

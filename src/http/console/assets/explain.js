@@ -49,11 +49,15 @@ function forCustomer(told, descriptors) {
 	return `${who} ${reason}. Please send the next one after ${clock(Date.now() + waitOf(limit))}, and at most ${numberOf(limit)} from then on.`;
 }
 
+const budget = ({ used, held, holds, first_ends_after_ms: first }) =>
+	`${count(used)} used${holds > 0 ? `, ${count(held)} held by ${count(holds)} ${holds === 1 ? 'stream' : 'streams'}, the first for at most ${duration(first)}` : ''}`;
+
 function limitState({ state, lease, role, replaced_by: other, no_state: reason }) {
 	if (!state) return el('span.soft', other ? `replaced by ${other}` : (reason ?? 'no counter'));
 	const { banned_ms: banned, used_up: isOver, next_after_ms: next } = state;
 	return [
 		el('span.left', bar(state.remaining / Math.max(1, state.capacity)), `${count(state.remaining)} of ${count(state.capacity)}`),
+		state.budget && el('span.soft', `, ${budget(state.budget)}`),
 		state.share && el('span.soft', `, ${count(state.share.remaining)} in this instance's share of ${count(state.share.capacity)}`),
 		state.leased > 0 && el('span.soft', ` and ${count(state.leased)} in leases${lease ? `, of at most ${count(lease.most)}` : ''}`),
 		' ',

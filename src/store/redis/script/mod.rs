@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use self::source::SCRIPTS;
 pub use self::source::Scripts;
-use crate::engine::algorithm::{Algorithm, Ask, FIGURES, Granted, LeaseAsk, Limit, MAX_HITS, Occupies, Verdict};
+use crate::engine::algorithm::{Algorithm, Ask, FIGURES, Granted, Held, LeaseAsk, Limit, MAX_HITS, Occupies, Verdict};
 use crate::engine::check::group;
 use crate::engine::check::{Check, CheckVerdict, Key, Occasion, Recorded, StoreError, Verdicts};
 use crate::engine::clock::Clock;
@@ -62,6 +62,8 @@ pub struct Group {
 /// The keys of a check in addition to its counter.
 #[derive(Clone, Copy)]
 struct Beside {
+    /// Whether the answer tells what streams hold of a budget.
+    holds: bool,
     /// Whether there is a counter of its leases.
     leases: bool,
     /// Whether there is a counter of its penalty.
@@ -93,7 +95,12 @@ impl Group {
             penalty.iter().for_each(|penalized| name(&penalized.key));
             let page = check.recorded.as_ref().map(|recorded| recorded.usage.period());
             page.iter().for_each(|period| name(&check.key.of_page(*period, clock.now())));
-            beside.push(Beside { leases: check.leased.is_some(), penalty: penalty.is_some(), page: page.is_some() });
+            beside.push(Beside {
+                holds: check.limit.algorithm() == Algorithm::Budget,
+                leases: check.leased.is_some(),
+                penalty: penalty.is_some(),
+                page: page.is_some(),
+            });
         }
         for (i, check) in checks.iter().map(Borrow::borrow).enumerate() {
             let joined = i > 0 && checks[i - 1].borrow().descriptor == check.descriptor;
@@ -141,7 +148,7 @@ impl Group {
         let mut answers = answers.iter();
         let mut next = || answers.next().ok_or(StoreError::Answer);
         let check = |beside: &Beside| {
-            let own = verdict(next()?)?;
+            let own = if beside.holds { of_budget(next()?)? } else { verdict(next()?)? };
             let lease = if beside.leases { Some(granted(next()?)?) } else { None };
             let ban = if beside.penalty { Some(verdict(next()?)?) } else { None };
             if beside.page {
@@ -347,7 +354,20 @@ fn verdict(answer: &[u8; ANSWER]) -> Result<Verdict, StoreError> {
         reset_after_ms: time(reset_after)?,
         retry_after_ms: if f64::from_le_bytes(retry_after) == NEVER { None } else { Some(time(retry_after)?) },
         delay_ms: time(delay)?,
+        held: None,
     })
+}
+
+/// Parses the answer of a budget. If it allows, its last two numbers tell what streams hold.
+fn of_budget(answer: &[u8; ANSWER]) -> Result<Verdict, StoreError> {
+    /// In one number: the number of holds, and so many times the time until the first of them ends.
+    const HOLDS_TOLD: u64 = 16_384;
+    let verdict = verdict(answer)?;
+    let (Verdict { allowed: true, delay_ms: hits, .. }, Some(told)) = (verdict, verdict.retry_after_ms) else {
+        return Ok(verdict);
+    };
+    let held = Held { hits, holds: (told % HOLDS_TOLD) as u32, first_ends_ms: told / HOLDS_TOLD };
+    Ok(Verdict { retry_after_ms: Some(0), delay_ms: 0, held: Some(held), ..verdict })
 }
 
 /// Parses the answer about leases.
