@@ -2,26 +2,29 @@
 -- and its settle replaces them by those that were used. The twin of src/engine/algorithm/budget.rs. A counter may have
 -- thousands of streams, so a decision reads only the account, and what is known of its own stream and of two others.
 -- state: a hash, see open_hash in prelude.lua
--- a: '<ddddddI4' at (the counter's own time when it last changed, ms), shift (how far that time is ahead of the clock,
+-- a: '<dddddddI4' at (the counter's own time when it last changed, ms), shift (how far that time is ahead of the clock,
 --    ms), known_until (when all entries are forgotten, but for those of holds), first, next (numbers of the first item
---    of the queue, and of the next one to come), due (when the first is due; 0 if there is none), number of ends; then
---    'I4' the used hits of the newest segment and each one before it; then '<dI4I4I4' for each end, in the order of
---    their times: at, hits (of all holds that end then), charged (the hits of those that are charged then), holds
+--    of the queue, and of the next one to come), due (when the first is due; 0 if there is none), learned (what nine of
+--    ten streams use at most, in parts of a hit; 0 before a stream has asked for it), number of ends; then 'I4' the
+--    used hits of the newest segment and each one before it; then '<dI4I4I4' for each end, in the order of their times: at,
+--    hits (of all holds that end then), charged (the hits of those that are charged then), holds
 -- 's' and a stream's name, 'd': '<dI4I4' for each entry, the newest last: at, hits, kind
 -- 'q' and a number, 'd': '<dd' an item of the queue: the name of a stream, due (when what was known is forgotten)
--- figure1: holder; figure2: 1 for a settle; figure3: the hits that were used; figure4: how long a hold lasts (ms);
--- figure5: 1 if an unsettled hold is refunded, 0 if it is charged
+-- figure1: holder; figure2: 1 for a settle, 2 to hold what was learned; figure3: the hits that were used, or the least
+-- to hold; figure4: how long a hold lasts (ms); figure5: 1 if an unsettled hold is refunded, 0 if it is charged, plus
+-- twice the most to hold
 openers[#algorithms + 1] = open_hash
 -- One function for all: Redis defines every function anew in each call, and searches a list for each local that a
 -- function uses. With a function for each step it ran a quarter more instructions.
 local function decide_budget(
   hash, hits, by_others, number, period, now, charge, holder, settles, actual, within, refunds)
-  local ACCOUNT, END, ENTRY, ITEM = '<ddddddI4', '<dI4I4I4', '<dI4I4', '<dd'
-  local ACCOUNT_SIZE, END_SIZE, ENTRY_SIZE, ITEM_SIZE = 52, 20, 16, 16
+  local ACCOUNT, END, ENTRY, ITEM = '<dddddddI4', '<dI4I4I4', '<dI4I4', '<dd'
+  local ACCOUNT_SIZE, END_SIZE, ENTRY_SIZE, ITEM_SIZE = 60, 20, 16, 16
   -- A budget tells more than others: the number of holds, which is below this, beside a time.
   local HOLDS_TOLD = 16384
   -- The same as in the twin.
   local SEGMENTS, ENDS, MAX_HOLDS, MAX_CLOSED, MAX_NAMESAKES, MAX_TIDIED = 10, 16, 10000, 10000, 100, 2
+  local LEARNED, STEPS = 256, 80
   local CHARGED, REFUNDED, SETTLED, OVERTAKEN, DENIED = 0, 1, 2, 3, 4
   local floor, max, min, pack, read = math.floor, math.max, math.min, struct.pack, struct.unpack
   local segment = math.ceil(period / SEGMENTS)
@@ -29,7 +32,7 @@ local function decide_budget(
 
   -- `time` is that of the counter's own clock, which never steps back, and `clock` the same by the clock of Redis.
   local account, record = hash_get(hash, 'a', 's' .. pack('<d', holder))
-  local time, clock, shift, known_until, first, next_item, due = now, now, 0, 0, 0, 0, 0
+  local time, clock, shift, known_until, first, next_item, due, learned = now, now, 0, 0, 0, 0, 0, 0
   local counts, ends, used, reserved, holds = nil, {}, 0, 0, 0
   local changed, set_back = false, false
   assert_sound(account or not record)
@@ -37,10 +40,11 @@ local function decide_budget(
     local ends_at = ACCOUNT_SIZE + 4 * places + 1
     assert_sound(#account >= ends_at - 1)
     local before, count
-    before, shift, known_until, first, next_item, due, count = read(ACCOUNT, account)
+    before, shift, known_until, first, next_item, due, learned, count = read(ACCOUNT, account)
     clock = now + shift
     assert_sound(
-      is_whole(before) and is_whole(shift) and is_whole(known_until) and is_whole(due) and is_whole(clock)
+      is_whole(before) and is_whole(shift) and is_whole(known_until) and is_whole(due) and is_whole(learned)
+      and is_whole(clock)
       and is_whole(first) and is_whole(next_item) and first <= next_item and (first < next_item or due == 0)
       and #account == ends_at - 1 + count * END_SIZE)
     if before - clock > period then
@@ -79,7 +83,7 @@ local function decide_budget(
   local is_new = not account or (known_until <= time and #ends == 0 and used == 0)
   if is_new then
     record, changed, set_back = nil, false, false
-    time, clock, shift, known_until, first, next_item, due = now, now, 0, 0, 0, 0, 0
+    time, clock, shift, known_until, first, next_item, due, learned = now, now, 0, 0, 0, 0, 0, 0
     counts = {}
     for place = 1, places do
       counts[place] = 0
@@ -112,6 +116,12 @@ local function decide_budget(
     end
   end
 
+  local most = floor(refunds / 2)
+  refunds = refunds % 2
+  if settles == 2 and hits > 0 and learned > 0 then
+    -- No more than the budget, with which no stream could begin.
+    hits = min(max(min(math.ceil(learned / LEARNED), max(most, actual)), actual), max(number, 1))
+  end
   -- When a hold ends that began now, or with the charge. Ends are rounded up, and a hold is kept one millisecond longer
   -- to cover the whole time, because times are truncated to milliseconds.
   local _, exponent = math.frexp(within / ENDS)
@@ -121,22 +131,31 @@ local function decide_budget(
   -- its place, the newest first; a new entry, by its kind; whether the stream is denied.
   local more, corrected_at, correction = 0, nil, 0
   local reduced, added, its_at, its_hits, is_denied = nil, nil, time, actual, false
-  local allowed, is_full = true, false
+  local allowed, is_full, learns = true, false, false
   if settles == 1 then
     if denied and actual == 0 then
       table.remove(own, denied)
       changed = true
     elseif held then
-      reduced, more, added = {held, own[held].hits}, actual, SETTLED
+      reduced, more, added, learns = {held, own[held].hits}, actual, SETTLED, true
     elseif over then
       local one = own[over]
       local paid = one.kind == CHARGED and one.hits or 0
       more, corrected_at, correction = max(actual - paid, 0), one.at, -max(paid - actual, 0)
-      one.hits, one.kind, changed = min(actual, MAX_COUNT), SETTLED, true
+      one.hits, one.kind, changed, learns = min(actual, MAX_COUNT), SETTLED, true, true
     elseif settled and actual > own[settled].hits then
       more, own[settled].hits, changed = actual - own[settled].hits, min(actual, MAX_COUNT), true
     elseif not settled and actual > 0 then
-      more, added = actual, OVERTAKEN
+      more, added, learns = actual, OVERTAKEN, true
+    end
+    if learns then
+      -- Nine times as far up as down: it stays where one of ten streams uses more.
+      local its_used = min(actual, MAX_COUNT) * LEARNED
+      if its_used > learned then
+        learned = min(learned + floor(9 * learned / STEPS), MAX_COUNT * LEARNED)
+      elseif its_used < learned then
+        learned = learned - floor(learned / STEPS)
+      end
     end
   elseif charge then
     -- The hold that began with the charge, or what it was charged when it ended. After a clock reset it is unknown.
@@ -187,6 +206,7 @@ local function decide_budget(
       its.charged = its.charged + (refunds == 0 and hits or 0)
       reserved, holds = reserved + hits, holds + 1
       added, its_at, its_hits = refunds == 0 and CHARGED or REFUNDED, stop, hits
+      learned = settles == 2 and learned == 0 and hits * LEARNED or learned
     else
       is_denied = true
     end
@@ -338,7 +358,7 @@ local function decide_budget(
       end
     end
     local parts = {
-      pack(ACCOUNT, time, shift, known_until, first, next_item, due, #ends),
+      pack(ACCOUNT, time, shift, known_until, first, next_item, due, learned, #ends),
       pack('<' .. string.rep('I4', places), unpack(counts)),
     }
     for place, its in ipairs(ends) do

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use serde_json::json;
-use tollgate::engine::algorithm::{Algorithm, Ask, Caller, Held, Limit, Options, Outcome, State, Unsettled, Verdict};
+use tollgate::engine::algorithm::{
+    Algorithm, Ask, Bounds, Caller, Charge, Held, Limit, Options, Outcome, State, Unsettled, Verdict,
+};
 use tollgate::wire::rate_limit_response::Code;
 use tonic::Code as Status;
 
@@ -40,7 +42,10 @@ impl Budget {
     }
 
     fn ask(&mut self, holder: u64, ask: Ask) -> Verdict {
-        let caller = Caller { holder, ..Caller::default() };
+        self.ask_as(Caller { holder, ..Caller::default() }, ask)
+    }
+
+    fn ask_as(&mut self, caller: Caller, ask: Ask) -> Verdict {
         let Outcome { effect, verdict } = self.limit.decide(ask, caller, self.state.as_ref(), self.now);
         self.state = effect.apply(self.state.take());
         verdict
@@ -93,6 +98,75 @@ fn a_budget_tells_what_is_used_what_is_held_and_until_when() {
     assert_eq!((settled.remaining, settled.excess), (0, Some(50)));
     let overspent = budget.ask(2, Ask::Settle(1));
     assert_eq!((overspent.held, overspent.excess), (Some(nothing), Some(21)));
+}
+
+/// Returns a stream that brings no estimate.
+fn without_estimate(holder: u64) -> Caller {
+    Caller { holder, learned: Some(Bounds { least: 10, most: 5_000 }), ..Caller::default() }
+}
+
+/// Lets streams run one after the other, and returns what each has held.
+fn learns(budget: &mut Budget, cold: u64, used: impl IntoIterator<Item = u64>) -> Vec<u64> {
+    let run = |(holder, used): (u64, u64)| {
+        let held = budget.ask_as(without_estimate(holder), Ask::Take(cold)).held.unwrap().hits;
+        budget.settle(holder, used);
+        held
+    };
+    (1..).zip(used).map(run).collect()
+}
+
+#[test]
+fn a_stream_without_an_estimate_holds_what_nine_of_ten_streams_use() {
+    let mut budget = Budget::new(u32::MAX, Unsettled::Charge);
+    // In no order, from 1 to 1,000: nine of ten use at most 900.
+    let used = (0..2_000).map(|stream| 1 + stream * 617 % 1_000);
+    let held = learns(&mut budget, 50, used);
+    assert_eq!(held[0], 50, "a new counter knows nothing");
+    let enough =
+        held[200..].iter().zip((200..).map(|stream| 1 + stream * 617 % 1_000)).filter(|(held, used)| *held >= used);
+    let enough = enough.count() * 100 / held[200..].len();
+    assert!((85..=95).contains(&enough), "{enough} of 100 streams used no more than they held");
+    // Streams that bring an estimate hold that, and are learned from as well.
+    for stream in 0..500 {
+        assert_eq!(budget.ask(stream, Ask::Take(7)).held.unwrap().hits, 7);
+        budget.settle(stream, 100);
+    }
+    let later = budget.ask_as(without_estimate(9), Ask::Take(50)).held.unwrap().hits;
+    assert!((100..150).contains(&later), "{later}");
+}
+
+#[test]
+fn no_stream_moves_what_is_learned_far_and_its_bounds_hold() {
+    let mut budget = Budget::new(u32::MAX, Unsettled::Charge);
+    let held = learns(&mut budget, 400, [1_000_000, 0, 0, 0, 0, 0, 0, 0, 0, 0, 400]);
+    assert!(held[1] <= 450 && held.iter().all(|held| (390..=450).contains(held)), "{held:?}");
+    assert!(learns(&mut budget, 400, [0; 2_000])[1_999] == 10, "the least");
+    assert_eq!(learns(&mut budget, 400, [20_000; 200])[199], 5_000, "the most");
+    // It is never more than the budget, with which no stream could begin.
+    let second = Duration::from_secs(1);
+    let mut small = Budget { limit: limit(300, second, Unsettled::Charge), state: None, now: START };
+    assert_eq!(learns(&mut small, 200, [0])[0], 200);
+    for _ in 0..20 {
+        small.ask(1, Ask::Take(1));
+        small.settle(1, 5_000);
+        small.now += 2 * second.as_millis() as u64;
+    }
+    assert_eq!(small.ask_as(without_estimate(2), Ask::Take(200)).held.unwrap().hits, 300);
+}
+
+/// What a stream held is taken back, and not what it asked for.
+#[test]
+fn a_charge_of_a_learned_estimate_is_taken_back_whole() {
+    let mut budget = Budget::new(1_000_000, Unsettled::Charge);
+    learns(&mut budget, 400, [900; 30]);
+    let (before, ask) = (budget.remaining(), Ask::Take(400));
+    let verdict = budget.ask_as(without_estimate(77), ask);
+    let held = verdict.held.unwrap().hits;
+    assert!(held > 500, "{held}");
+    let charge = Charge::of(ask, budget.now, &verdict).unwrap();
+    assert_eq!((charge.hits, u64::from(before - budget.remaining())), (held, held));
+    budget.ask_as(without_estimate(77), Ask::TakeBack(charge));
+    assert_eq!(budget.remaining(), before);
 }
 
 #[test]
@@ -292,6 +366,41 @@ async fn streams_hold_and_settle_over_grpc_in_memory_and_in_redis() {
 }
 
 /// A stream that brings no estimate would pass however little is left if it held nothing.
+/// Over gRPC, in memory and in Redis: too large an estimate is none, too small a one is raised, and what is learned is
+/// held by who brings none.
+#[tokio::test]
+async fn estimates_are_bounded_and_learned() {
+    let rules = "
+domain: llm
+descriptors:
+  - key: tenant
+    descriptors:
+      - key: hold
+        rate_limit:
+          {algorithm: budget, unit: year, requests_per_unit: 100000, cost: 2,
+           learn_estimate: true, min_estimate: 20, estimate: 100, max_estimate: 1000}
+";
+    let redis = Redis::start();
+    for settings in [&[][..], &[&*format!("REDIS_URL={}", redis.url())]] {
+        let tollgate = Tollgate::start(rules, settings);
+        let held = async |stream: &str, estimate: u64, used: u64| {
+            let (_, before) = asks(&tollgate, &[("settle", "none", 0)]).await;
+            let (code, left) = asks(&tollgate, &[("hold", stream, estimate)]).await;
+            assert_eq!(code, Code::Ok);
+            let (_, after) = asks(&tollgate, &[("settle", stream, used)]).await;
+            assert_eq!(u64::from(before - after), 2 * used);
+            before - left
+        };
+        assert_eq!(held("a", 500, 500).await, 1_000, "its own estimate");
+        assert_eq!(held("b", 5, 5).await, 40, "the least");
+        assert_eq!(held("c", 1_000, 1).await, 2_000, "the most");
+        assert_eq!(held("d", 1_001, 101).await, 200, "more than the most is no estimate");
+        let learned = held("e", 0, 100).await;
+        assert!((201..=225).contains(&learned), "{learned}");
+        assert_eq!(held("f", 999_999, 100).await, learned - learned / 80 - 1, "a stream that used less lowers it");
+    }
+}
+
 #[tokio::test]
 async fn a_stream_without_an_estimate_holds_that_of_a_budget_beside_it_or_one_hit() {
     let small_day = RULES.replace("requests_per_unit: 5000", "requests_per_unit: 700");
@@ -468,6 +577,14 @@ fn a_budget_that_cannot_be_is_refused_with_what_would_be_right() {
         (
             "{key: hold, rate_limit: {algorithm: budget, unit: day, requests_per_unit: 9, estimate: 0}}".to_owned(),
             "estimate must be at least 1",
+        ),
+        (
+            format!("{{key: hold, rate_limit: {}, max_estimate: 0}}}}", budget.trim_end_matches('}')),
+            "max_estimate must be at least 1",
+        ),
+        (
+            format!("{{key: hold, rate_limit: {}, estimate: 4, min_estimate: 5}}}}", budget.trim_end_matches('}')),
+            "min_estimate, estimate and max_estimate must be in ascending order",
         ),
         (
             "{key: hold, rate_limit: {algorithm: budget, unit: day, requests_per_unit: 9, settle_within: 400d}}"

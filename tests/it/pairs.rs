@@ -114,7 +114,7 @@ impl Case {
 
     /// Returns whether the loader rejects the rules, and all problems.
     fn told(&self) -> (bool, String) {
-        let is_large = ["lease", "own_share", "estimate"].iter().any(|key| self.has(key));
+        let is_large = ["lease", "own_share", "estimate", "min_estimate"].iter().any(|key| self.has(key));
         let number = if is_large { "10000".to_owned() } else { NUMBER.to_string() };
         match load_text(self.rules(&number)) {
             Ok(loaded) => (false, loaded.warnings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")),

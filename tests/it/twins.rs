@@ -16,8 +16,8 @@ use support::limits::{
 };
 use support::redis::Redis;
 use tollgate::engine::algorithm::{
-    Algorithm, Ask, Caller, Charge, Effect, Granted, LeaseAsk, Limit, MAX_HITS, NamedWindow, Options, Outcome, Penalty,
-    Returned, State, leased, penalty,
+    Algorithm, Ask, Bounds, Caller, Charge, Effect, Granted, LeaseAsk, Limit, MAX_HITS, NamedWindow, Options, Outcome,
+    Penalty, Returned, State, leased, penalty,
 };
 use tollgate::engine::check::group;
 use tollgate::engine::check::{
@@ -95,7 +95,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let role = prop_oneof![4 => Just(Role::Enforced), 1 => Just(Role::Quota), 1 => Just(Role::Shadow)];
     let holder = prop::sample::select(vec![0, 1, MAX_HITS]);
     let change = prop::option::weighted(0.1, any_change());
-    let caller = (holder, max_wait_ms()).prop_map(|(holder, max_wait_ms)| Caller { holder, max_wait_ms, window: None });
+    let learned = prop::option::weighted(0.4, (1..12_u32, prop_oneof![1..60_u32, any::<u32>()]));
+    let caller = (holder, max_wait_ms(), learned).prop_map(|(holder, max_wait_ms, learned)| {
+        let learned = learned.map(|(least, more)| Bounds { least, most: more.saturating_add(least) });
+        Caller { holder, max_wait_ms, learned, window: None }
+    });
     let undone = (0..2 * START, 0..=MAX_HITS).prop_map(|(at_ms, cost)| Occasion::Undone { at_ms, cost });
     let exempt =
         prop_oneof![-9..9_i64, -(MAX_HITS as i64)..=MAX_HITS as i64].prop_map(|hits| Occasion::Exempt { hits });

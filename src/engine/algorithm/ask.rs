@@ -42,10 +42,11 @@ pub struct Charge {
 impl Charge {
     /// Returns the charge that `ask` caused, given its verdict at `at_ms`; `None` if it took nothing.
     pub fn of(ask: Ask, at_ms: u64, verdict: &Verdict) -> Option<Charge> {
-        match ask {
-            Ask::Take(hits) if verdict.allowed => Some(Charge { hits, at_ms, reset_after_ms: verdict.reset_after_ms }),
-            _ => None,
-        }
+        let Ask::Take(hits) = ask else { return None };
+        // A stream may hold other hits than it asks for.
+        let hits = verdict.held.map_or(hits, |held| held.hits);
+        let is_charged = verdict.allowed && hits > 0;
+        is_charged.then_some(Charge { hits, at_ms, reset_after_ms: verdict.reset_after_ms })
     }
 }
 
@@ -135,9 +136,21 @@ pub struct Caller {
     /// The longest delay that the caller accepts. A request that would be delayed longer is denied and not charged.
     /// Only a leaky bucket with a `max_delay` uses it.
     pub max_wait_ms: u64,
+    /// For a stream that brings no estimate to a budget that learns: it holds what was learned, within these bounds,
+    /// and the hits of its question only while nothing is learned.
+    pub learned: Option<Bounds>,
     /// The window that the counter's name ends with. Only fixed windows have such names, and only where counters are
     /// shared with `envoyproxy/ratelimit`.
     pub window: Option<NamedWindow>,
+}
+
+/// The least and the most hits of an estimate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// At least 1.
+    pub least: u32,
+    /// At least as much.
+    pub most: u32,
 }
 
 /// A window that is part of a counter's name, by the clock of the host that asks. Such a counter stores only a count,
@@ -151,8 +164,8 @@ pub struct NamedWindow {
 }
 
 impl Default for Caller {
-    /// Returns a caller with no holder, no deadline, and no window in the counter's name.
+    /// Returns a caller with no holder, no deadline, an estimate of its own, and no window in the counter's name.
     fn default() -> Self {
-        Caller { holder: 0, max_wait_ms: u64::MAX, window: None }
+        Caller { holder: 0, max_wait_ms: u64::MAX, learned: None, window: None }
     }
 }

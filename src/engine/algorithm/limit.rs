@@ -98,9 +98,12 @@ pub enum LimitError {
     /// The `settle_within` of a budget, outside the range of a period.
     #[error("settle_within is a whole number of milliseconds, from 1ms to 366d")]
     SettleWithin,
-    /// An estimate of 0.
-    #[error("estimate must be at least 1: without it, a stream that brings no estimate holds nothing")]
-    Estimate,
+    /// One of the estimates is 0.
+    #[error("{0} must be at least 1: a stream that holds nothing may begin however little is left")]
+    Estimate(&'static str),
+    /// The estimates of a budget are not in order.
+    #[error("min_estimate, estimate and max_estimate must be in ascending order")]
+    Estimates,
     /// `count_denied` on a budget.
     #[error("{}", budget::COUNTS_NO_DENIED)]
     DeniedOfBudget,
@@ -121,14 +124,16 @@ impl LimitError {
             LimitError::LogNumber | LimitError::Slots => "requests_per_unit",
             LimitError::SlotsOfDenied | LimitError::DeniedOfBudget => "count_denied",
             LimitError::SettleWithin => "settle_within",
-            LimitError::Estimate => "estimate",
+            LimitError::Estimate(option) => option,
+            LimitError::Estimates => "estimate",
         }
     }
 
     /// Returns whether the error involves several values. Such an error is reported only if each of the values is
     /// valid.
     pub const fn is_of_several(&self) -> bool {
-        matches!(self, LimitError::EndlessRefill | LimitError::EndlessQueue | LimitError::TimeZone | LimitError::Starts)
+        use LimitError::{EndlessQueue, EndlessRefill, Estimates, Starts, TimeZone};
+        matches!(self, EndlessRefill | EndlessQueue | TimeZone | Starts | Estimates)
     }
 }
 

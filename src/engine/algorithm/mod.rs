@@ -25,7 +25,7 @@ pub mod token_bucket;
 
 use std::fmt;
 
-pub use ask::{Ask, Caller, Charge, MAX_HITS, NamedWindow};
+pub use ask::{Ask, Bounds, Caller, Charge, MAX_HITS, NamedWindow};
 pub use calendar::TimeZone;
 pub use leased::{Granted, LeaseAsk, Occupies, Returned};
 pub use limit::scaled;

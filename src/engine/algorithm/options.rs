@@ -185,6 +185,23 @@ options! {
                 estimate of another budget for the same descriptor, or else 1.",
         example: "500", conflicts: &[], is_explained: false
     }
+    /// Budget: whether streams that bring no estimate hold what others have used.
+    learn_estimate: bool {
+        about: "For budgets: whether a stream that brings no estimate holds what nine of ten streams of the same \
+                counter have used at most, learned as they settle. It begins with estimate. Default: false.",
+        example: "true", conflicts: &[], is_explained: false
+    }
+    /// Budget: the least that a stream holds.
+    min_estimate: u32 {
+        about: "For budgets: hits that a stream holds at least, whatever estimate it brings or was learned.",
+        example: "200", conflicts: &[], is_explained: false
+    }
+    /// Budget: the most that a stream holds.
+    max_estimate: u32 {
+        about: "For budgets: hits that a stream holds at most. A stream that brings a larger estimate is one that \
+                brings none.",
+        example: "2000", conflicts: &[], is_explained: false
+    }
     /// Budget: what becomes of hits that are held and not settled in time.
     unsettled: Unsettled {
         about: "For budgets: whether what a stream holds and does not settle in time is charged or refunded. Default: \

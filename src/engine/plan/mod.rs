@@ -5,7 +5,7 @@ mod names;
 use std::time::Duration;
 
 use crate::adjustment::{Applied, Effect, InForce, LimitName};
-use crate::algorithm::{Algorithm, Ask, Caller, Limit, LimitErrors, MAX_HITS, Options};
+use crate::algorithm::{Algorithm, Ask, Bounds, Caller, Limit, LimitErrors, MAX_HITS, Options};
 use crate::asked::{Asked, Source};
 use crate::check::{
     Check, CheckVerdict, Key, Occasion, Origin, Partly, Penalized, Recorded, StoreError, Verdicts, holder,
@@ -399,29 +399,39 @@ impl<'a> Plan<'a> {
         false
     }
 
-    /// Lets streams that bring no estimate hold that of the rule, or of another budget for the same descriptor, or one
-    /// hit: a stream that held nothing would pass however little is left.
+    /// Bounds the estimates that streams bring, and lets those that bring none hold that of the rule, or of another
+    /// budget for the same descriptor, or one hit: a stream that held nothing would pass however little is left.
     fn hold_estimates(&mut self) {
         let is_budget = |check: &Check| check.limit.algorithm() == Algorithm::Budget;
         for place in 0..self.asked.len() {
-            let check = &self.asked[place].check;
-            if !is_budget(check) || check.ask != Ask::Peek {
+            let Asked { check, source, .. } = &self.asked[place];
+            let brought = check.ask.taken();
+            if !is_budget(check) || (brought == 0 && check.ask != Ask::Peek) {
                 continue;
             }
             let is_same = |other: &Check| other.key == check.key && other.caller.holder == check.caller.holder;
             let checks = || self.asked.iter().map(|asked| &asked.check);
-            if checks().any(|other| is_same(other) && other.ask != Ask::Peek) {
+            if brought == 0 && checks().any(|other| is_same(other) && other.ask != Ask::Peek) {
                 self.asked[place].join();
                 continue;
             }
-            let beside = || checks().filter(|other| other.descriptor == check.descriptor && is_budget(other));
-            let of_others = || beside().filter_map(|other| other.limit.options().estimate).max();
-            let estimate = check.limit.options().estimate.or_else(of_others).unwrap_or(1);
-            let cost = match self.asked[place].source {
+            let options = check.limit.options();
+            let cost = match source {
                 Source::Rule(_, limit) => limit.config.options.cost,
                 Source::Override(_) => 1,
             };
-            self.asked[place].check.ask = Ask::Take(estimate.into()).times(cost);
+            let least = options.min_estimate.unwrap_or(1).saturating_mul(cost);
+            let most = options.max_estimate.map_or(u32::MAX, |most| most.saturating_mul(cost));
+            let is_sound = |most: u32| brought <= u64::from(most) * u64::from(cost);
+            let is_brought = brought > 0 && options.max_estimate.is_none_or(is_sound);
+            let beside = || checks().filter(|other| other.descriptor == check.descriptor && is_budget(other));
+            let of_others = || beside().filter_map(|other| other.limit.options().estimate).max();
+            let of_rule = || u64::from(options.estimate.or_else(of_others).unwrap_or(1)) * u64::from(cost);
+            let hits = if is_brought { brought } else { of_rule().min(most.into()) }.max(least.into());
+            let learns = !is_brought && options.learn_estimate == Some(true);
+            let check = &mut self.asked[place].check;
+            check.ask = Ask::Take(hits.min(MAX_HITS));
+            check.caller.learned = learns.then_some(Bounds { least, most });
         }
     }
 

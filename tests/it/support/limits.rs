@@ -92,6 +92,9 @@ fn make(algorithm: Algorithm, number: u32, period_ms: u64, options: Options) -> 
     };
     let options = Options {
         estimate: options.estimate.filter(|estimate| *estimate > 0),
+        // They change what a request asks, not how it is decided.
+        min_estimate: None,
+        max_estimate: None,
         count_denied: options.count_denied.filter(|_| !algorithm.has_holders()),
         time_zone: options.time_zone.filter(|_| CALENDAR_MS.contains(&period_ms)),
         ..options

@@ -204,13 +204,19 @@ impl Tree<'_, '_> {
 
     /// Warns of an estimate of a budget that is more than all of it.
     fn check_estimate(&mut self, path: FieldPath<'_>, limit: &Limit, cost: u32) {
+        let Options { estimate, min_estimate, .. } = limit.options();
         let number = u64::from(limit.number());
-        let held = |estimate: &u32| u64::from(*estimate) * u64::from(cost) > number;
-        if limit.options().estimate.filter(held).is_some_and(|_| number > 0) {
-            let message = "is more than the whole budget, so every stream without an estimate of its own is denied: \
-                           lower it, or raise requests_per_unit";
-            self.complaints.warn(path.key("estimate"), message);
-        }
+        let is_too_much = |estimate: Option<u32>| {
+            estimate.is_some_and(|estimate| number > 0 && u64::from(estimate) * u64::from(cost) > number)
+        };
+        let (key, denied) = match (is_too_much(min_estimate), is_too_much(estimate)) {
+            (true, _) => ("min_estimate", "every stream"),
+            (false, true) => ("estimate", "every stream without an estimate of its own"),
+            (false, false) => return,
+        };
+        let message =
+            format!("is more than the whole budget, so {denied} is denied: lower it, or raise requests_per_unit");
+        self.complaints.warn(path.key(key), message);
     }
 
     /// Suggests an alternative for a small number, if the default algorithm was not chosen explicitly.
