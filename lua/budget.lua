@@ -10,25 +10,51 @@
 --    hits (of all holds that end then), charged (the hits of those that are charged then), holds
 -- 's' and a stream's name, 'd': '<dI4I4' for each entry, the newest last: at, hits, kind
 -- 'q' and a number, 'd': '<dd' an item of the queue: the name of a stream, due (when what was known is forgotten)
--- figure1: holder; figure2: 1 for a settle, 2 to hold what was learned; figure3: the hits that were used, or the least
--- to hold; figure4: how long a hold lasts (ms); figure5: 1 if an unsettled hold is refunded, 0 if it is charged, plus
--- twice the most to hold
+-- figure1: holder; figure2: 1 for a settle, 2 to hold what was learned; plus 4 if an unsettled hold is refunded
+-- figure3: the hits that were used, or the least to hold; figure4: how long a hold lasts (ms); figure5: the most to hold
+-- for a calendar: figure2 is more by 8 times the start of the present window, by the clock of the instance that asks (ms
+-- since the epoch); period is the length of that window (ms), plus BESIDE times that of the next (quarters of an hour);
+-- figure4 is more by BESIDE times the length of the window before (quarters of an hour)
 openers[#algorithms + 1] = open_hash
 -- One function for all: Redis defines every function anew in each call, and searches a list for each local that a
 -- function uses. With a function for each step it ran a quarter more instructions.
 local function decide_budget(
-  hash, hits, by_others, number, period, now, charge, holder, settles, actual, within, refunds)
+  hash, hits, by_others, number, period, now, charge, holder, mode, actual, within, most)
   local ACCOUNT, END, ENTRY, ITEM = '<dddddddI4', '<dI4I4I4', '<dI4I4', '<dd'
   local ACCOUNT_SIZE, END_SIZE, ENTRY_SIZE, ITEM_SIZE = 60, 20, 16, 16
   -- A budget tells more than others: the number of holds, which is below this, beside a time.
   local HOLDS_TOLD = 16384
   -- The same as in the twin.
   local SEGMENTS, ENDS, MAX_HOLDS, MAX_CLOSED, MAX_NAMESAKES, MAX_TIDIED = 10, 16, 10000, 10000, 100, 2
-  local LEARNED, STEPS = 256, 80
+  local LEARNED, STEPS, STANDS_STILL, QUARTER, BESIDE = 256, 80, 3600000, 900000, 68719476736
   local CHARGED, REFUNDED, SETTLED, OVERTAKEN, DENIED = 0, 1, 2, 3, 4
   local floor, max, min, pack, read = math.floor, math.max, math.min, struct.pack, struct.unpack
-  local segment = math.ceil(period / SEGMENTS)
-  local places = math.ceil(period / segment) + 1
+  local settles, refunds, present = mode % 4, floor(mode / 4) % 2, floor(mode / 8)
+  -- A window has segments from `origin` on. That of a calendar is one segment, until it closes.
+  local segment, places, stands_still, origin, closes, select_window
+  if present == 0 then
+    segment, origin = math.ceil(period / SEGMENTS), 0
+    places, stands_still = math.ceil(period / segment) + 1, period
+  else
+    places, stands_still = 1, STANDS_STILL
+    local before, following = present - floor(within / BESIDE) * QUARTER, present + period % BESIDE
+    local last = following + floor(period / BESIDE) * QUARTER
+    within = within % BESIDE
+    -- Selects the window at this time, of a clock that is ahead by `shift`.
+    select_window = function(time, shift)
+      local wall = time - shift
+      if wall < before or wall >= last then
+        error('the clock of the process that asks is too far from that of Redis for a window of the calendar', 0)
+      elseif wall < present then
+        origin, closes = before + shift, present + shift
+      elseif wall < following then
+        origin, closes = present + shift, following + shift
+      else
+        origin, closes = following + shift, last + shift
+      end
+      segment = closes - origin
+    end
+  end
 
   -- `time` is that of the counter's own clock, which never steps back, and `clock` the same by the clock of Redis.
   local account, record = hash_get(hash, 'a', 's' .. pack('<d', holder))
@@ -47,13 +73,16 @@ local function decide_budget(
       and is_whole(clock)
       and is_whole(first) and is_whole(next_item) and first <= next_item and (first < next_item or due == 0)
       and #account == ends_at - 1 + count * END_SIZE)
-    if before - clock > period then
+    if before - clock > stands_still then
       shift, clock, changed, set_back = before - now, before, true, true
     end
     time = max(clock, before)
+    if select_window then
+      select_window(time, shift)
+    end
     -- Moves the window.
     counts = {read('<' .. string.rep('I4', places), account, ACCOUNT_SIZE + 1)}
-    local left = floor(time / segment) - floor(before / segment)
+    local left = floor((time - origin) / segment) - floor((before - origin) / segment)
     if left > 0 then
       for place = places, 1, -1 do
         counts[place] = place > left and counts[place - left] or 0
@@ -69,7 +98,7 @@ local function decide_budget(
         ends[#ends + 1] = {at = at, hits = held, charged = charged, holds = its_holds}
         reserved, holds = reserved + held, holds + its_holds
       else
-        local age = floor(time / segment) - floor(at / segment) + 1
+        local age = floor((time - origin) / segment) - floor((at - origin) / segment) + 1
         if age <= places then
           counts[age] = add(counts[age], charged)
         end
@@ -87,6 +116,9 @@ local function decide_budget(
     counts = {}
     for place = 1, places do
       counts[place] = 0
+    end
+    if select_window then
+      select_window(time, shift)
     end
   end
 
@@ -116,8 +148,6 @@ local function decide_budget(
     end
   end
 
-  local most = floor(refunds / 2)
-  refunds = refunds % 2
   if settles == 2 and hits > 0 and learned > 0 then
     -- No more than the budget, with which no stream could begin.
     hits = min(max(min(math.ceil(learned / LEARNED), max(most, actual)), actual), max(number, 1))
@@ -238,7 +268,8 @@ local function decide_budget(
     used, counts[1] = used - counts[1], add(counts[1], more)
     used = used + counts[1]
   end
-  local corrected = corrected_at and floor(time / segment) - floor(corrected_at / segment) + 1 or math.huge
+  local corrected = corrected_at and floor((time - origin) / segment) - floor((corrected_at - origin) / segment) + 1
+    or math.huge
   if corrected <= places then
     used, counts[corrected] = used - counts[corrected], add(counts[corrected], correction)
     used = used + counts[corrected]
@@ -262,17 +293,24 @@ local function decide_budget(
     end
   end
 
-  local index = floor(time / segment)
+  -- When hits that are charged then leave the window; of a calendar at the latest.
+  local function charged_until(at)
+    if closes then
+      return at < closes and closes or at + segment + floor(segment / 8)
+    end
+    return (floor(at / segment) + places) * segment
+  end
+  local index = floor((time - origin) / segment)
   local retry_after = allowed and 0 or NEVER
   if not allowed and not by_others and hits <= number then
     -- When enough is free, if nothing is settled before.
     local free, at = {}, 0
     for place = 1, places do
-      free[place] = {at = (index + places + 1 - place) * segment, hits = counts[place]}
+      free[place] = {at = origin + (index + places + 1 - place) * segment, hits = counts[place]}
     end
     for _, one in ipairs(ends) do
       free[#free + 1] = {at = one.at, hits = one.hits - one.charged}
-      free[#free + 1] = {at = (floor(one.at / segment) + places) * segment, hits = one.charged}
+      free[#free + 1] = {at = charged_until(one.at), hits = one.charged}
     end
     table.sort(free, function(one, other)
       return one.at < other.at
@@ -300,10 +338,10 @@ local function decide_budget(
     newest = newest + 1
   end
   if newest <= places then
-    reset_at = max(reset_at, (index + places + 1 - newest) * segment)
+    reset_at = max(reset_at, origin + (index + places + 1 - newest) * segment)
   end
   for _, one in ipairs(ends) do
-    reset_at = max(reset_at, one.charged > 0 and (floor(one.at / segment) + places) * segment or one.at)
+    reset_at = max(reset_at, one.charged > 0 and charged_until(one.at) or one.at)
   end
 
   if changed then
@@ -388,8 +426,8 @@ local function decide_budget(
 end
 
 algorithms[#algorithms + 1] = function(
-  hash, hits, by_others, number, period, count_denied, now, charge, holder, settles, actual, within, refunds)
+  hash, hits, by_others, number, period, count_denied, now, charge, holder, mode, actual, within, most)
   return decide_mended(
-    decide_budget, hash, open_hash(hash.key, true), hits, by_others, number, period, now, charge, holder, settles,
-    actual, within, refunds)
+    decide_budget, hash, open_hash(hash.key, true), hits, by_others, number, period, now, charge, holder, mode,
+    actual, within, most)
 end

@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use serde_json::json;
 use tollgate::engine::algorithm::{
-    Algorithm, Ask, Bounds, Caller, Charge, Held, Limit, Options, Outcome, State, Unsettled, Verdict,
+    Algorithm, Ask, Bounds, Caller, Charge, Held, Limit, Options, Outcome, State, TimeZone, Unsettled, Verdict,
 };
 use tollgate::wire::rate_limit_response::Code;
 use tonic::Code as Status;
@@ -98,6 +98,40 @@ fn a_budget_tells_what_is_used_what_is_held_and_until_when() {
     assert_eq!((settled.remaining, settled.excess), (0, Some(50)));
     let overspent = budget.ask(2, Ask::Settle(1));
     assert_eq!((overspent.held, overspent.excess), (Some(nothing), Some(21)));
+}
+
+/// In both twins: tests/it/twins.rs.
+#[test]
+fn a_budget_of_a_calendar_month_begins_anew_with_the_month() {
+    let time_zone = TimeZone::named("Europe/Berlin");
+    let month = time_zone.unwrap().month(START);
+    let (within, settle_within) = (3_600_000, Some(LONG));
+    let options = Options { time_zone, settle_within, ..Options::default() };
+    let limit = Limit::new(Algorithm::Budget, 100, Duration::from_secs(30 * 86_400), options).unwrap();
+    let mut budget = Budget { limit, state: None, now: month.start + 5 };
+    assert!(budget.hold(1, 70));
+    budget.settle(1, 60);
+    budget.now = month.end - 10 * within;
+    let denied = budget.ask(2, Ask::Take(41));
+    assert_eq!((denied.allowed, denied.retry_after_ms), (false, Some(10 * within)), "the month ends then");
+    assert!(budget.hold(3, 40));
+    budget.now = month.end - 1;
+    assert_eq!(budget.remaining(), 0, "what was not settled in an hour is charged");
+    // These are held beyond the month.
+    budget.settle(3, 30);
+    assert!(budget.hold(4, 5) && budget.hold(5, 5) && !budget.hold(6, 1));
+    budget.now = month.end;
+    assert_eq!(budget.remaining(), 90, "only what is held counts in a new month");
+    assert_eq!(budget.settle(4, 7), 88);
+    // A late settle corrects the charge in the month in which the hold ended, and charges no other.
+    assert_eq!(budget.settle(3, 40), 78, "what exceeds the first settle is used now");
+    budget.now += within * 2;
+    assert_eq!(budget.remaining(), 78, "the last hold has ended, and was charged");
+    assert_eq!(budget.settle(5, 1), 82);
+    let next = time_zone.unwrap().month(month.end);
+    assert_eq!(budget.ask(0, Ask::Peek).reset_after_ms, next.end - budget.now);
+    budget.now = next.end;
+    assert_eq!(budget.remaining(), 100);
 }
 
 /// Returns a stream that brings no estimate.

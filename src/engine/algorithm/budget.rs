@@ -32,17 +32,19 @@
 //! store's from then on, so each hold lasts as long as it should.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::calendar::Calendar;
 use super::{
     Attempt, Becomes, Bounds, Caller, Charge, FIGURES, Held, Limit, LimitError, LimitErrors, MAX_HITS, Options, Packed,
     Parameters as AnyParameters, REMEMBERED_MS, Traits, Unsettled, Verdict, add, figures, pack_fields, push_number,
 };
 
 pub(super) const OPTIONS: &[&str] =
-    &["settle_within", "estimate", "learn_estimate", "min_estimate", "max_estimate", "unsettled"];
+    &["time_zone", "settle_within", "estimate", "learn_estimate", "min_estimate", "max_estimate", "unsettled"];
 
 /// The reason why denied requests are never charged.
 pub(super) const COUNTS_NO_DENIED: &str =
@@ -51,8 +53,17 @@ pub(super) const COUNTS_NO_DENIED: &str =
 /// Default time after which a hold ends.
 pub(super) const SETTLE_WITHIN: Duration = Duration::from_secs(600);
 
-/// Number of segments of the window.
+/// Number of segments of a sliding window.
 const SEGMENTS: u64 = 10;
+
+/// How far a clock may step back before a counter of a calendar follows it, as for a fixed window.
+const STANDS_STILL_MS: u64 = 60 * 60 * 1000;
+
+/// Time zones change by whole quarters of an hour, in this century at least.
+const QUARTER_MS: u64 = 15 * 60 * 1000;
+
+/// The twin gets a length in quarters of an hour beside one in milliseconds, which is below this.
+const BESIDE: u64 = 1 << 36;
 
 /// A hold lasts longer than the rule says by at most this part of the time, and two milliseconds.
 const ENDS: u64 = 16;
@@ -78,13 +89,27 @@ const MAX_TIDIED: usize = 2;
 pub(super) const TRAITS: Traits =
     Traits { code: "bu1", has_holders: true, counts_in_progress: false, leased: None, denials_last: false };
 
-/// The window, and how holds end that are not settled.
+/// The windows, and how holds end that are not settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Parameters {
-    segment_ms: u64,
-    segments: u64,
+    windows: Windows,
     within_ms: u64,
     unsettled: Unsettled,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Windows {
+    Sliding { segment_ms: u64, segments: u64 },
+    Calendar(Calendar),
+}
+
+/// The window at a time.
+#[derive(Clone, Copy, Debug)]
+enum Window {
+    /// It slides by segments of this length.
+    Sliding { segment: u64 },
+    /// It is one of a calendar, from `start` to `stop` on the counter's own clock.
+    Calendar { start: u64, stop: u64 },
 }
 
 /// What is used and held, and what is known of streams; boxed, because counters of other algorithms are smaller.
@@ -221,7 +246,7 @@ struct Budget<'s> {
     time: u64,
     /// The store's time on that clock. It is earlier while the clock pauses.
     clock: u64,
-    segment: u64,
+    window: Window,
     within: u64,
     unsettled: Unsettled,
     /// The stream that asks, and what is known of it.
@@ -310,8 +335,8 @@ impl<'s> Budget<'s> {
         stored: Option<&'s Contents>,
         now: u64,
     ) -> Budget<'s> {
-        let Parameters { segment_ms: segment, segments, within_ms: within, unsettled } = *parameters;
-        let counts = Counts::from_elem(0, segments as usize + 1);
+        let Parameters { windows, within_ms: within, unsettled } = *parameters;
+        let counts = Counts::from_elem(0, windows.places());
         let account = Account {
             at: now,
             shift: 0,
@@ -329,7 +354,7 @@ impl<'s> Budget<'s> {
             change: change.clone(),
             time: now,
             clock: now,
-            segment,
+            window: windows.at(now, 0),
             within,
             unsettled,
             holder,
@@ -343,22 +368,26 @@ impl<'s> Budget<'s> {
         budget.change.is_new = false;
         let Account { at, shift, known_until, first, next, due, learned, .. } = *account;
         budget.clock = now + shift;
-        let shift = if at.saturating_sub(budget.clock) > period_ms {
+        let stands_still = match windows {
+            Windows::Sliding { .. } => period_ms,
+            Windows::Calendar(_) => STANDS_STILL_MS,
+        };
+        let shift = if at.saturating_sub(budget.clock) > stands_still {
             (budget.clock, budget.changed, budget.set_back) = (at, true, true);
             at - now
         } else {
             shift
         };
         let time = budget.clock.max(at);
-        budget.time = time;
+        (budget.time, budget.window) = (time, windows.at(time, shift));
         let over = account.ends.iter().take_while(|end| end.at <= time).count();
         // Capacity for just one more: most counters have a few, and there may be many counters.
         let mut ends = Vec::with_capacity(account.ends.len() - over + 1);
         ends.extend(&account.ends[over..]);
         let mut counts = std::mem::take(&mut budget.change.account.counts);
-        let left = budget.index() - at / segment;
-        for age in left..=segments {
-            counts[age as usize] = account.counts[(age - left) as usize];
+        let left = usize::try_from(budget.age(at)).unwrap_or(usize::MAX);
+        for age in left..counts.len() {
+            counts[age] = account.counts[age - left];
         }
         budget.change.account = Account { at: time, shift, known_until, first, next, due, learned, counts, ends };
         for end in &account.ends[..over] {
@@ -399,9 +428,12 @@ impl<'s> Budget<'s> {
         }
     }
 
-    /// Returns the number of the newest segment.
-    fn index(&self) -> u64 {
-        self.time / self.segment
+    /// Returns how many segments ago an earlier time was, or windows of the calendar, of which more than one are one.
+    fn age(&self, at: u64) -> u64 {
+        match self.window {
+            Window::Sliding { segment } => self.time / segment - at / segment,
+            Window::Calendar { start, .. } => u64::from(at < start),
+        }
     }
 
     fn used(&self) -> i64 {
@@ -445,8 +477,8 @@ impl<'s> Budget<'s> {
 
     /// Adds to the used hits of that time, if it is still in the window.
     fn correct(&mut self, at: u64, hits: i64) {
-        let age = self.index() - at / self.segment;
-        if let Some(count) = self.change.account.counts.get_mut(age as usize) {
+        let age = usize::try_from(self.age(at)).unwrap_or(usize::MAX);
+        if let Some(count) = self.change.account.counts.get_mut(age) {
             *count = add(*count, hits);
         }
     }
@@ -667,14 +699,24 @@ impl<'s> Budget<'s> {
         account.next += 1;
     }
 
-    /// Returns when hits that are charged at this time leave the window.
+    /// Returns when hits that are charged at this time leave the window; of a calendar at the latest.
     fn charged_until(&self, at: u64) -> u64 {
-        (at / self.segment + self.change.account.counts.len() as u64) * self.segment
+        match self.window {
+            Window::Sliding { segment } => (at / segment + self.change.account.counts.len() as u64) * segment,
+            Window::Calendar { stop, .. } if at < stop => stop,
+            // A day, a month or a year is longer than another one by less than an eighth.
+            Window::Calendar { start, stop } => at + (stop - start) + (stop - start) / 8,
+        }
     }
 
     /// Returns when the hits of a segment leave the window.
     fn gone_at(&self, age: usize) -> u64 {
-        (self.index() + (self.change.account.counts.len() - age) as u64) * self.segment
+        match self.window {
+            Window::Sliding { segment } => {
+                (self.time / segment + (self.change.account.counts.len() - age) as u64) * segment
+            }
+            Window::Calendar { stop, .. } => stop,
+        }
     }
 
     /// Returns when this many hits can be added to what is used and held. There must be as many, or as many holds as
@@ -773,27 +815,70 @@ pub(super) fn parameters(_: u32, period_ms: u64, options: &Options) -> Result<Pa
         (options.count_denied == Some(true)).then_some(LimitError::DeniedOfBudget),
     ])?;
     let segment_ms = period_ms.div_ceil(SEGMENTS);
-    let segments = period_ms.div_ceil(segment_ms);
+    let sliding = Windows::Sliding { segment_ms, segments: period_ms.div_ceil(segment_ms) };
+    let of_calendar = |time_zone| Calendar::new(period_ms, time_zone).map(Windows::Calendar);
+    let windows = options.time_zone.map_or(Some(sliding), of_calendar).ok_or(LimitError::TimeZone)?;
     let unsettled = options.unsettled.unwrap_or_default();
-    Ok(Parameters { segment_ms, segments, within_ms: within.as_millis() as u64, unsettled })
+    Ok(Parameters { windows, within_ms: within.as_millis() as u64, unsettled })
 }
 
-/// Returns the longest time for which used hits stay in the window of this period.
-pub(super) fn window_ms(period_ms: u64) -> u64 {
-    let segment_ms = period_ms.div_ceil(SEGMENTS);
-    (period_ms.div_ceil(segment_ms) + 1) * segment_ms
+impl Windows {
+    /// Returns the window at `time` on the counter's own clock, which is ahead of the store's by `shift`.
+    fn at(self, time: u64, shift: u64) -> Window {
+        match self {
+            Windows::Sliding { segment_ms, .. } => Window::Sliding { segment: segment_ms },
+            Windows::Calendar(calendar) => {
+                let Range { start, end } = calendar.window(time - shift);
+                Window::Calendar { start: start + shift, stop: end + shift }
+            }
+        }
+    }
+
+    /// Returns the number of counts.
+    fn places(self) -> usize {
+        match self {
+            Windows::Sliding { segments, .. } => segments as usize + 1,
+            Windows::Calendar(_) => 1,
+        }
+    }
 }
 
 impl Parameters {
+    /// Returns the longest time for which used hits stay in a window.
+    pub(super) fn window_ms(&self, period_ms: u64) -> u64 {
+        match self.windows {
+            Windows::Sliding { segment_ms, segments } => (segments + 1) * segment_ms,
+            // A month has 30 days and a year 365 here.
+            Windows::Calendar(_) => period_ms + period_ms / 8,
+        }
+    }
+
     pub(super) fn figures(&self, Caller { holder, learned, .. }: Caller) -> [u64; FIGURES] {
         let refunds = u64::from(self.unsettled == Unsettled::Refund);
         let (mode, least, most) = learned.map_or((0, 0, 0), |Bounds { least, most }| (2, least, most));
-        figures(&[holder, mode, least.into(), self.within_ms, refunds + 2 * u64::from(most)])
+        figures(&[holder, mode + 4 * refunds, least.into(), self.within_ms, most.into()])
     }
 
     /// Returns these figures for a settle.
-    pub(super) fn settling([holder, _, _, within_ms, more]: [u64; FIGURES], actual: u64) -> [u64; FIGURES] {
-        [holder, 1, actual, within_ms, more % 2]
+    pub(super) fn settling([holder, mode, _, within_ms, _]: [u64; FIGURES], actual: u64) -> [u64; FIGURES] {
+        [holder, mode - mode % 4 + 1, actual, within_ms, 0]
+    }
+
+    /// Returns these figures with the start of the present window, and the length of the one before.
+    pub(super) fn of_window(
+        [holder, mode, amount, within_ms, most]: [u64; FIGURES],
+        [before, start, ..]: [u64; 4],
+    ) -> [u64; FIGURES] {
+        [holder, mode + 8 * start, amount, within_ms + (start - before) / QUARTER_MS * BESIDE, most]
+    }
+
+    /// Returns the length of the present window, and of the one after.
+    pub(super) fn period_of_window([_, start, stop, last]: [u64; 4]) -> u64 {
+        (stop - start) + (last - stop) / QUARTER_MS * BESIDE
+    }
+
+    pub(super) fn calendar(&self) -> Option<Calendar> {
+        if let Windows::Calendar(calendar) = self.windows { Some(calendar) } else { None }
     }
 
     pub(super) fn capacity(&self, limit: &Limit) -> u32 {
@@ -801,7 +886,10 @@ impl Parameters {
     }
 
     pub(super) fn identity(&self, limit: &Limit, name: &mut String) {
-        push_number(name, limit.period_ms);
+        match self.windows {
+            Windows::Sliding { .. } => push_number(name, limit.period_ms),
+            Windows::Calendar(calendar) => calendar.identity(name),
+        }
     }
 
     /// A change sets at most six fields, so the most work of a request is fewer than Lua's 8,000 arguments of `HSET`.
@@ -835,9 +923,9 @@ impl State {
 
     /// Parses a state from [`pack`](State::pack); `None` if it is damaged.
     pub(super) fn unpack(limit: &Limit, _: Caller, bytes: &[u8]) -> Option<State> {
-        let AnyParameters::Budget(Parameters { segments, .. }) = limit.parameters else { return None };
+        let AnyParameters::Budget(Parameters { windows, .. }) = limit.parameters else { return None };
         let mut fields = Packed::fields(bytes)?;
-        let account = Account::unpack(&fields.remove(ACCOUNT)?, segments)?;
+        let account = Account::unpack(&fields.remove(ACCOUNT)?, windows.places())?;
         let mut streams = BTreeMap::new();
         let mut items = BTreeMap::new();
         for (name, value) in fields {
@@ -902,12 +990,12 @@ impl State {
 }
 
 impl Account {
-    fn unpack(bytes: &[u8], segments: u64) -> Option<Account> {
+    fn unpack(bytes: &[u8], places: usize) -> Option<Account> {
         let mut packed = Packed(bytes);
         let (at, shift, known_until) = (packed.whole()?, packed.whole()?, packed.whole()?);
         let (first, next, due, learned) = (packed.whole()?, packed.whole()?, packed.whole()?, packed.whole()?);
         let number = packed.count()?;
-        let counts = (0..=segments).map(|_| packed.count()).collect::<Option<Counts>>()?;
+        let counts = (0..places).map(|_| packed.count()).collect::<Option<Counts>>()?;
         let mut ends = Vec::new();
         for _ in 0..number {
             let (at, hits) = (packed.whole()?, packed.count()?);

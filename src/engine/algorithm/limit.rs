@@ -291,9 +291,9 @@ impl Limit {
     /// once. What it holds of a budget is free then, too, so the wait is one at the latest, and beyond the budget's
     /// window it is for streams.
     pub fn is_freed_by_time(&self, wait_ms: u64) -> bool {
-        match self.algorithm() {
-            Algorithm::Budget => wait_ms <= budget::window_ms(self.period_ms),
-            algorithm => !algorithm.counts_in_progress(),
+        match &self.parameters {
+            Parameters::Budget(parameters) => wait_ms <= parameters.window_ms(self.period_ms),
+            _ => !self.algorithm().counts_in_progress(),
         }
     }
 
@@ -364,17 +364,33 @@ impl Limit {
     /// Returns the algorithm's figures for the Lua twin. `clock` returns this process's time in milliseconds since the
     /// epoch; it is called only for windows that follow a calendar.
     pub fn figures(&self, ask: Ask, caller: Caller, clock: impl FnOnce() -> u64) -> [u64; FIGURES] {
-        match (self.calendar(), ask) {
-            (Some(calendar), _) => fixed_window::Parameters::calendar_figures(calendar, clock()),
-            (None, Ask::Settle(actual)) if self.algorithm() == Algorithm::Budget => {
-                budget::Parameters::settling(self.parameters.figures(caller), actual)
-            }
-            (None, _) => self.parameters.figures(caller),
+        let figures = self.parameters.figures(caller);
+        let figures = match (ask, self.algorithm()) {
+            (Ask::Settle(actual), Algorithm::Budget) => budget::Parameters::settling(figures, actual),
+            _ => figures,
+        };
+        match (&self.parameters, self.calendar()) {
+            (Parameters::Budget(_), Some(calendar)) => budget::Parameters::of_window(figures, calendar.starts(clock())),
+            (_, Some(calendar)) => fixed_window::Parameters::calendar_figures(calendar, clock()),
+            (_, None) => figures,
+        }
+    }
+
+    /// Returns the period in milliseconds as the Lua twin takes it: for a budget that follows a calendar, with lengths of
+    /// windows. `clock` must return the same time as for the figures.
+    pub fn period_figure(&self, clock: impl FnOnce() -> u64) -> u64 {
+        match (&self.parameters, self.calendar()) {
+            (Parameters::Budget(_), Some(calendar)) => budget::Parameters::period_of_window(calendar.starts(clock())),
+            _ => self.period_ms,
         }
     }
 
     fn calendar(&self) -> Option<Calendar> {
-        if let Parameters::FixedWindow(parameters) = &self.parameters { parameters.calendar() } else { None }
+        match &self.parameters {
+            Parameters::FixedWindow(parameters) => parameters.calendar(),
+            Parameters::Budget(parameters) => parameters.calendar(),
+            _ => None,
+        }
     }
 
     /// Appends the limit's part of a counter's name: the algorithm with the version of its layout, and the window. The

@@ -150,11 +150,12 @@ options! {
                 count. Default: strict.",
         example: "linear", conflicts: &[], is_explained: false
     }
-    /// Fixed window: aligns windows with the days, weeks, months or years of this time zone. The period selects the
-    /// unit: 24 hours, 7 days, 30 days or 365 days.
+    /// Fixed window and budget: aligns windows with the days, weeks, months or years of this time zone. The period
+    /// selects the unit: 24 hours, 7 days, 30 days or 365 days.
     time_zone: TimeZone {
-        about: "For fixed windows: windows are the calendar days, weeks, months or years of this time zone, such as \
-                Asia/Shanghai or UTC. Without it, windows have the length of the unit and are aligned to the epoch.",
+        about: "For fixed windows and budgets: windows are the calendar days, weeks, months or years of this time \
+                zone, such as Asia/Shanghai or UTC. Without it, fixed windows have the length of the unit and are \
+                aligned to the epoch, and those of budgets slide.",
         example: "Asia/Shanghai",
         conflicts: &[(
             "period",

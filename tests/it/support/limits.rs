@@ -125,11 +125,12 @@ pub fn small_limit() -> impl Strategy<Value = Limit> {
 }
 
 /// Generates limits with calendar windows.
-pub fn calendar_limit() -> impl Strategy<Value = Limit> {
+pub fn calendar_limit(algorithm: Algorithm) -> impl Strategy<Value = Limit> {
     let period_ms = prop::sample::select(&CALENDAR_MS[..]);
-    (0..12_u32, period_ms, any_time_zone(), any::<bool>()).prop_map(|(number, period_ms, time_zone, count_denied)| {
-        let options = Options { time_zone: Some(time_zone), count_denied: Some(count_denied), ..Options::default() };
-        Limit::new(Algorithm::FixedWindow, number, Duration::from_millis(period_ms), options).unwrap()
+    (0..12_u32, period_ms, any_time_zone(), any::<bool>()).prop_map(move |(number, period_ms, time_zone, denied)| {
+        let count_denied = Some(denied).filter(|_| algorithm == Algorithm::FixedWindow);
+        let options = Options { time_zone: Some(time_zone), count_denied, ..Options::default() };
+        Limit::new(algorithm, number, Duration::from_millis(period_ms), options).unwrap()
     })
 }
 
@@ -181,6 +182,9 @@ pub fn memory_ms(limit: &Limit) -> u64 {
         Algorithm::TokenBucket | Algorithm::LeakyBucket => third + fifth,
         Algorithm::SlidingLog | Algorithm::Concurrency => limit.period_ms() + 1,
         // A hold ends, up to a sixteenth later, and what it is charged leaves the window.
+        Algorithm::Budget if limit.options().time_zone.is_some() => {
+            fourth + fourth / 16 + 1 + (limit.period_ms() + 2 * 86_400_000) * 9 / 8
+        }
         Algorithm::Budget => fourth + fourth / 16 + 1 + limit.period_ms() + 2 * limit.period_ms().div_ceil(10),
     }
 }
@@ -206,14 +210,16 @@ pub fn max_wait_ms() -> impl Strategy<Value = u64> {
 /// hits.
 pub fn bound(limit: &Limit, hits: u64) -> u64 {
     let number = u64::from(limit.number());
+    // Of a calendar, the shortest may be within the interval, and parts of two others.
+    let windows = if limit.options().time_zone.is_some() { 3 } else { 1 };
     match limit.algorithm() {
         Algorithm::FixedWindow => 2 * number,
         Algorithm::SlidingWindow if limit.figures(Ask::Peek, Caller::default(), || 0)[2] == 1 => 2 * number,
         Algorithm::SlidingWindow | Algorithm::SlidingLog | Algorithm::Concurrency => number,
         // Without settles, what is refunded in time passes again.
         Algorithm::Budget => match limit.figures(Ask::Peek, Caller::default(), || 0) {
-            [.., within_ms, 1] => number * (limit.period_ms() / (within_ms + 1) + 1),
-            _ => number,
+            [_, mode, _, within_ms, _] if mode & 4 > 0 => windows * number * (limit.period_ms() / (within_ms + 1) + 1),
+            _ => windows * number,
         },
         Algorithm::TokenBucket => number + u64::from(limit.capacity()),
         Algorithm::LeakyBucket => {

@@ -234,8 +234,11 @@ fn question(questions: &mut Vec<u8>, check: &Check, (joined, followed): (bool, b
     let extras = with(1, penalty.is_some()) + extra + with(8, recorded.is_some()) + with(16, check.leased.is_some());
     questions.extend([limit.algorithm() as u8 + 1, flags, u8::from(limit.count_denied()), extras]);
     // All of them are whole numbers up to 2^53, so nothing is rounded.
-    let figures = limit.figures(*ask, *caller, || clock.now()).map(|figure| figure as f64);
-    let values = [ask.hits() as f64, f64::from(limit.number()), limit.period_ms() as f64];
+    let mut time = None;
+    let mut now = || *time.get_or_insert_with(|| clock.now());
+    let figures = limit.figures(*ask, *caller, &mut now).map(|figure| figure as f64);
+    let period_ms = limit.period_figure(now) as f64;
+    let values = [ask.hits() as f64, f64::from(limit.number()), period_ms];
     let charge = ask.charge().map(|charge| [charge.at_ms as f64, charge.reset_after_ms as f64]);
     let penalty = penalty.map(|penalty| penalty.figures().map(|figure| figure as f64));
     let leased = check.leased.as_ref().map(|leased| leases(limit, &leased.ask));
