@@ -106,3 +106,24 @@ async fn time_pays_a_debt() {
         wait_until("the debt is paid", || usage.ask(&envoy, "ann") == 200);
     }
 }
+
+/// No policy of a gateway has the key `count_denied`, so the Deployment sets the algorithm that has it by default.
+#[tokio::test]
+async fn a_cost_of_ai_gateway_that_exceeds_what_is_left_is_charged() {
+    let deployment = std::fs::read_to_string("deploy/ai-gateway/quota.yaml").unwrap();
+    let (_, algorithm) = deployment.split_once("DEFAULT_ALGORITHM, value: ").unwrap();
+    let setting = format!("DEFAULT_ALGORITHM={}", algorithm.split(' ').next().unwrap());
+    let rules = "
+domain: ai-gateway-quota
+descriptors:
+  - {key: model_name_override, quota_mode: true, rate_limit: {unit: year, requests_per_unit: 100}}
+";
+    let tollgate = Tollgate::start(rules, &[&setting]);
+    let mut passed = Vec::new();
+    for hits in [0, 90, 0, 20, 0] {
+        let mut request = request("ai-gateway-quota", &[&[("model_name_override", "gpt")]]);
+        request.descriptors[0].hits_addend = Some(hits);
+        passed.push(tollgate.ask(request).await.unwrap().overall_code() == Code::Ok);
+    }
+    assert_eq!(passed, [true, true, true, false, false], "the last peek is denied");
+}
