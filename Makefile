@@ -1,7 +1,7 @@
 # What a developer does here. CI runs the same (.ci/run).
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-hyper engines judge judge-long faults simulate record fuzz e2e check pages msrv deny bench bench-quick bench-overload bench-growth bench-peers conformance conformance-reference dist image pictures
+.PHONY: help run test test-hyper engines judge judge-long faults simulate record fuzz e2e check pages msrv deny bench bench-quick bench-overload bench-growth bench-peers bench-streams conformance conformance-reference dist image pictures
 
 # docker, podman or buildah: whichever builds a Dockerfile.
 CONTAINER ?= docker
@@ -134,6 +134,11 @@ bench-peers: ## measure Tollgate beside envoyproxy/ratelimit, in turn, with h2lo
 	scripts/test-tools.sh redis envoy ratelimit h2load
 	cargo bench --locked --no-run --bench service
 	@cargo bench --locked --quiet --bench service -- --peers --quick
+
+bench-streams: ## measure how far 200 streams of a model go over 10,000 tokens a minute, held or charged at the end, and draw docs/budgets.svg: eleven minutes
+	scripts/test-tools.sh envoy
+	cargo bench --locked --no-run --bench service
+	@cargo bench --locked --quiet --bench service -- --streams
 
 # What is released has the time of its commit, and not of when it was made. Without git, that of its sources.
 dist image e2e: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || stat --format %Y Cargo.lock)

@@ -16,7 +16,8 @@
 //! overload    more requests than can be served (`make bench-overload`)
 //! envoys      the load of several Envoys, which give up late calls
 //! growth      costs by connections, calls, descriptors, rules and TLS (`make bench-growth`)
-//! plot        draws the results of overload
+//! streams     streams of a model and their budget (`make bench-streams`)
+//! plot        draws the results of overload and streams
 //! peers       comparison with envoyproxy/ratelimit (`make bench-peers`)
 //! http2       a minimal HTTP/2 client: the load must cost far less than the server
 //! hpack       the headers of its calls
@@ -52,6 +53,7 @@ mod rows;
 mod rules;
 mod shares;
 mod stage;
+mod streams;
 #[path = "../../tests/it/support/mod.rs"]
 mod support;
 mod system_calls;
@@ -84,6 +86,7 @@ fn main() {
         () if is_given("--overload") => overload::run(&stage, part),
         () if is_given("--growth") => growth::print(&stage, part),
         () if is_given("--peers") => peers::print(&stage, part),
+        () if is_given("--streams") => streams::run(&stage),
         () => report::print(&stage, part),
     }
 }

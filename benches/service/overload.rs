@@ -15,7 +15,7 @@ use crate::cost::{Cost, median, memory};
 use crate::envoys::{Came, DEADLINE, Envoys, Load};
 use crate::http2::{Headers, Server};
 use crate::load::{Call, Closed, Deadline, RULES, Users, calls};
-use crate::plot::{self, Curve, Point};
+use crate::plot::{Axis, Curve, Panel, Picture};
 use crate::rows::Target::{AtLeast, AtMost};
 use crate::rows::{Measured, Row, closed_loop_with};
 use crate::stage::{Place, Stage};
@@ -118,10 +118,58 @@ const SLOTS: usize = 1_000;
 pub fn run(stage: &Stage, part: &str) {
     println!("{stage}");
     let measured = SCENARIOS.iter().filter(|scenario| scenario.name.contains(part));
-    let curves: Vec<Curve> = measured.map(|scenario| scenario.run(stage)).collect();
-    if curves.len() == SCENARIOS.len() {
-        let picture = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/overload.svg");
-        std::fs::write(picture, plot::picture(&curves, DEADLINE, &[UNBOUNDED.name, LIMITS])).unwrap();
+    let outcomes: Vec<Outcome> = measured.map(|scenario| scenario.run(stage)).collect();
+    if outcomes.len() == SCENARIOS.len() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/overload.svg");
+        std::fs::write(file, picture(&outcomes).svg()).unwrap();
+    }
+}
+
+/// The results of a scenario.
+struct Outcome {
+    name: &'static str,
+    points: Vec<Point>,
+}
+
+struct Point {
+    /// The offered load and its goodput, both as shares of the capacity.
+    offered: f64,
+    goodput: f64,
+    /// The 99th percentile, in milliseconds; none where nothing was good.
+    p99_ms: Option<f64>,
+}
+
+/// Draws goodput and latency by the offered load. Scenarios without a promise have dashed lines.
+fn picture(outcomes: &[Outcome]) -> Picture {
+    let deadline_ms = DEADLINE.as_secs_f64() * 1e3;
+    let curve = |name| Curve { name, is_dashed: [UNBOUNDED.name, LIMITS].contains(&name) };
+    let good = |outcome: &Outcome| outcome.points.iter().map(|point| (point.offered, point.goodput)).collect();
+    let late =
+        |outcome: &Outcome| outcome.points.iter().filter_map(|point| Some((point.offered, point.p99_ms?))).collect();
+    Picture {
+        title: "Goodput and latency over the load that is offered",
+        across: Axis { title: "load offered, as a part of what can be served".into(), most: 3.0, step: 0.5 },
+        legend: outcomes.iter().map(|outcome| curve(outcome.name)).collect(),
+        panels: vec![
+            Panel {
+                up: Axis {
+                    title: format!("goodput: decided within {deadline_ms} ms, as a part of what can be served"),
+                    most: 1.25,
+                    step: 0.25,
+                },
+                height: 240.0,
+                lines: outcomes.iter().map(good).collect(),
+            },
+            Panel {
+                up: Axis {
+                    title: "p99 of what was decided in time, in ms".into(),
+                    most: deadline_ms,
+                    step: deadline_ms / 4.0,
+                },
+                height: 140.0,
+                lines: outcomes.iter().map(late).collect(),
+            },
+        ],
     }
 }
 
@@ -158,7 +206,7 @@ pub fn measure(stage: &Stage) -> Vec<Measured> {
 }
 
 impl Scenario {
-    fn run(&self, stage: &Stage) -> Curve {
+    fn run(&self, stage: &Stage) -> Outcome {
         let service = self.start(stage);
         let price = service.price(stage, stage.runs);
         println!("\n**{}**, {:.0} calls/s by a closed loop ({})", self.name, price.capacity, price.busy);
@@ -191,7 +239,7 @@ impl Scenario {
             goodput: offer.goodput() / offer.capacity,
             p99_ms: offer.ms(0.99),
         };
-        Curve { name: self.name, points: offers.iter().map(point).collect() }
+        Outcome { name: self.name, points: offers.iter().map(point).collect() }
     }
 
     /// Starts the services of a scenario.

@@ -24,6 +24,8 @@ pub struct Stage {
     pub hot: u32,
     /// Whether to wait until instances use their shares of limits.
     pub shares: bool,
+    /// The period of a budget, with which the durations of streams shrink.
+    pub minute: Duration,
     cores: Option<Cores>,
 }
 
@@ -56,6 +58,7 @@ impl Stage {
             rules: 1_000_000,
             hot: 100_000,
             shares: true,
+            minute: Duration::from_secs(60),
             cores: Cores::take(),
         }
     }
@@ -70,6 +73,7 @@ impl Stage {
             rules: 1_000_000,
             hot: 100_000,
             shares: true,
+            minute: Duration::from_secs(6),
             cores: Cores::take(),
         }
     }
@@ -84,6 +88,7 @@ impl Stage {
             rules: 20_000,
             hot: 1_000,
             shares: false,
+            minute: Duration::from_secs(1),
             cores: Cores::take(),
         }
     }

@@ -1,5 +1,7 @@
 //! Budgets: streams hold an estimate, and settle what they have used.
 
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -12,9 +14,10 @@ use tonic::Code as Status;
 
 use crate::rules::load_text;
 use crate::support::envoy::Envoy;
+use crate::support::model::{ESTIMATE, Model, passes};
 use crate::support::redis::Redis;
 use crate::support::tollgate::{Tollgate, command, request};
-use crate::support::wait_until_async;
+use crate::support::{wait_until, wait_until_async};
 
 const START: u64 = 1_784_000_000_123;
 
@@ -675,4 +678,85 @@ descriptors:
     wait_until_async("it is settled", async || left("acme").await == 9_300).await;
     assert_eq!(status("other", &[]), 200);
     wait_until_async("it is settled", async || left("other").await == 9_900).await;
+}
+
+/// Clients that ask at the same time.
+const CLIENTS: usize = 200;
+
+/// Streams of a model that answers none of them before all clients have asked.
+#[derive(Default)]
+struct Streams {
+    open: AtomicUsize,
+    may_end: AtomicBool,
+}
+
+impl Streams {
+    /// Starts a model, and returns the streams that it gets. They use 50 to 500 tokens, the same in each run.
+    fn start() -> (Arc<Streams>, Model) {
+        let (streams, random) = (Arc::<Streams>::default(), Mutex::new(fastrand::Rng::with_seed(7)));
+        let of_model = Arc::clone(&streams);
+        let model = Model::start(move || {
+            of_model.open.fetch_add(1, SeqCst);
+            wait_until("the streams may end", || of_model.may_end.load(SeqCst));
+            random.lock().unwrap().u64(50..=ESTIMATE)
+        });
+        (streams, model)
+    }
+
+    /// Lets all clients ask once, and ends the streams when each client has one or is denied. Returns their number.
+    fn round(&self, envoy: &Envoy) -> usize {
+        let denied = AtomicUsize::new(0);
+        self.open.store(0, SeqCst);
+        self.may_end.store(false, SeqCst);
+        std::thread::scope(|scope| {
+            let client = || denied.fetch_add(usize::from(!passes(envoy)), SeqCst);
+            (0..CLIENTS).for_each(|_| drop(scope.spawn(client)));
+            wait_until("all have asked", || self.open.load(SeqCst) + denied.load(SeqCst) == CLIENTS);
+            self.may_end.store(true, SeqCst);
+        });
+        CLIENTS - denied.into_inner()
+    }
+}
+
+fn used(model: &Model) -> u64 {
+    model.answers().iter().map(|answer| answer.tokens).sum()
+}
+
+#[test]
+fn two_hundred_clients_use_nearly_a_budget_and_never_more() {
+    const TOKEN: &str = "a token of some length";
+    let rules = "
+domain: shop
+descriptors:
+  - key: tenant
+    descriptors: [{key: hold, rate_limit: {algorithm: budget, unit: year, requests_per_unit: 10000}}]
+";
+    let tollgate = Tollgate::start(rules, &["ADMIN_API=true", &format!("ADMIN_TOKEN={TOKEN}")]);
+    let (streams, model) = Streams::start();
+    let envoy = model.envoy("deploy/envoy/llm.yaml", tollgate.grpc_port);
+    let remaining = || {
+        let (_, counters) = tollgate.admin("GET", "/counters?domain=shop&tenant=acme&hold=none", TOKEN);
+        counters[0]["remaining"].as_u64().unwrap()
+    };
+    assert_eq!(streams.round(&envoy), 20, "each holds 500");
+    loop {
+        assert!(used(&model) <= 10_000, "{}", used(&model));
+        wait_until("nothing is held", || remaining() + used(&model) == 10_000);
+        if streams.round(&envoy) == 0 {
+            break;
+        }
+    }
+    assert!(remaining() < ESTIMATE, "{}", remaining());
+}
+
+/// `deploy/envoy/usage.yaml`, for comparison: nothing is charged while streams are open.
+#[test]
+fn two_hundred_clients_use_more_than_a_limit_that_is_charged_at_the_end() {
+    let limit = "{unit: year, requests_per_unit: 10000, count_denied: true, give_back: false}";
+    let rules = format!("domain: shop\ndescriptors: [{{key: model-tokens, rate_limit: {limit}}}]");
+    let tollgate = Tollgate::start(&rules, &[]);
+    let (streams, model) = Streams::start();
+    let envoy = model.envoy("deploy/envoy/usage.yaml", tollgate.grpc_port);
+    assert_eq!(streams.round(&envoy), CLIENTS);
+    assert!(used(&model) > 50_000, "{}", used(&model));
 }

@@ -109,6 +109,8 @@ impl Envoy {
             .max_redirects(0)
             .max_redirects_will_error(false)
             .proxy(None) // whatever the environment has for the world outside
+            .max_idle_connections(CLIENTS)
+            .max_idle_connections_per_host(CLIENTS)
             .timeout_global(Some(Duration::from_secs(30)))
             .build()
             .new_agent();
@@ -188,6 +190,9 @@ impl Drop for Envoy {
         let _ = self.process.wait();
     }
 }
+
+/// Clients that each keep a connection.
+const CLIENTS: usize = 256;
 
 const INSTALL: &str = "scripts/test-tools.sh installs Envoy, or set TOLLGATE_ENVOY=/path/to/envoy";
 

@@ -12,6 +12,7 @@ pub mod http2;
 pub mod imports;
 pub mod limits;
 pub mod management;
+pub mod model;
 pub mod redis;
 pub mod reference;
 pub mod terminal;
