@@ -296,6 +296,12 @@ impl Run {
         }
         // Of what a stream holds, in percent.
         let uses = if self.keys.contains(&"spend") { rng.u64(..=100) } else { 0 };
+        let fate = match rng.u8(..) {
+            0..26 => Fate::Lost,
+            26..52 => Fate::Doubled,
+            52..104 => Fate::InParts,
+            _ => Fate::Once,
+        };
         let timeout = [TIMEOUT, Duration::from_millis(20), Duration::ZERO][[0, 0, 0, 0, 0, 1, 1, 2][rng.usize(..8)]];
         let refunds = descriptors.len() == 1 && rng.u8(..) < self.refunds;
         let lasts = Duration::from_millis(rng.u64(1..self.lasts_ms));
@@ -359,6 +365,12 @@ impl Run {
                     matches!(descriptor.ask, Ask::Take(_)) && (descriptor.entries.len() > 1 || (passed && refunds))
                 };
                 refund.descriptors.retain(wants);
+                if fate == Fate::Lost {
+                    refund.descriptors.retain(|one| one.entries[0].key != "spend");
+                }
+                if refund.descriptors.is_empty() {
+                    return;
+                }
                 for one in &mut refund.descriptors {
                     one.ask = match one.entries.get_mut(1).filter(|entry| entry.key == "hold") {
                         Some(entry) => {
@@ -367,6 +379,18 @@ impl Run {
                         }
                         None => Ask::refund(one.ask.taken()).unwrap(),
                     };
+                }
+                let again = Request {
+                    domain: refund.domain.clone(),
+                    descriptors: refund
+                        .descriptors
+                        .iter()
+                        .filter(|one| one.entries[0].key == "spend")
+                        .cloned()
+                        .collect(),
+                };
+                if fate == Fate::InParts {
+                    refund.descriptors = refund.descriptors.into_iter().flat_map(in_parts).collect();
                 }
                 judge.lock().refunds(replica, &refund, passed);
                 let settles = Instant::now();
@@ -383,6 +407,10 @@ impl Run {
                 // What is held no longer was charged when the hold ended.
                 if is_held && heard && settles - sent < SETTLE_WITHIN {
                     judge.lock().settled(&refund, settles);
+                }
+                if fate == Fate::Doubled && !again.descriptors.is_empty() {
+                    // A stream is charged once: what the judge knows of is all that may be charged.
+                    let _ = limiter.decide(&limiter.snapshot(), &again, deadlines).await;
                 }
             }
         });
@@ -406,6 +434,26 @@ impl Run {
             judge.lock().resets(key, value);
         });
     }
+}
+
+/// What becomes of the settle of a stream.
+#[derive(Clone, Copy, PartialEq)]
+enum Fate {
+    Once,
+    Lost,
+    Doubled,
+    /// By several descriptors of one call, of which the first and the last tell nothing.
+    InParts,
+}
+
+/// Returns the parts of a settle.
+fn in_parts(settle: Descriptor) -> Vec<Descriptor> {
+    if settle.entries[0].key != "spend" {
+        return vec![settle];
+    }
+    let used = settle.ask.taken();
+    let part = |hits| Descriptor { ask: Ask::take(hits).unwrap(), ..settle.clone() };
+    vec![part(0), part(used / 3), part(used - used / 3), part(0)]
 }
 
 fn descriptor(rng: &mut fastrand::Rng, keys: &[&'static str], (stream, number): (&str, u64)) -> Descriptor {
