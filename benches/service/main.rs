@@ -11,12 +11,13 @@
 //! load        requests of many users, in a closed or open loop, with a check of every answer
 //! fleet       many instances that share a Redis
 //! shares      the same with shares of limits, and leases
+//! budgets     streams of a budget, and what they cost Redis
 //! cluster     a Redis Cluster with several masters
 //! console     the console, closed and open
 //! overload    more requests than can be served (`make bench-overload`)
 //! envoys      the load of several Envoys, which give up late calls
 //! growth      costs by connections, calls, descriptors, rules and TLS (`make bench-growth`)
-//! streams     streams of a model and their budget (`make bench-streams`)
+//! streams     streams of a model in an Envoy, and their budget (`make bench-streams`)
 //! plot        draws the results of overload and streams
 //! peers       comparison with envoyproxy/ratelimit (`make bench-peers`)
 //! http2       a minimal HTTP/2 client: the load must cost far less than the server
@@ -34,6 +35,7 @@
 
 mod bare;
 mod beside_bare;
+mod budgets;
 mod cluster;
 mod console;
 mod cost;

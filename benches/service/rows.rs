@@ -13,6 +13,7 @@ use tollgate::store::redis::RedisStore;
 use tollgate::store::redis::topology::config::{OnCall, RedisConfig};
 
 use crate::beside_bare;
+use crate::budgets;
 use crate::cluster;
 use crate::console;
 use crate::cost::{Cost, median, memory};
@@ -146,6 +147,16 @@ pub const MEASUREMENTS: &[Measurement] = &[
             target: AtLeast(0.85, "x one store"),
         }],
         measure: fleet::at_redis_limit,
+    },
+    Measurement {
+        rows: &[
+            Row {
+                figure: "a stream of a budget begins or settles, Redis CPU",
+                target: AtMost(2.5, "x a sliding window"),
+            },
+            Row { figure: "a stream of a budget beside 8,900 others, Redis CPU", target: AtMost(1.3, "x one stream") },
+        ],
+        measure: budgets::in_redis,
     },
     Measurement {
         rows: &[
