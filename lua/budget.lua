@@ -10,11 +10,13 @@
 --    hits (of all holds that end then), charged (the hits of those that are charged then), holds
 -- 's' and a stream's name, 'd': '<dI4I4' for each entry, the newest last: at, hits, kind
 -- 'q' and a number, 'd': '<dd' an item of the queue: the name of a stream, due (when what was known is forgotten)
--- figure1: holder; figure2: 1 for a settle, 2 to hold what was learned; plus 4 if an unsettled hold is refunded
--- figure3: the hits that were used, or the least to hold; figure4: how long a hold lasts (ms); figure5: the most to hold
--- for a calendar: figure2 is more by 8 times the start of the present window, by the clock of the instance that asks (ms
--- since the epoch); period is the length of that window (ms), plus BESIDE times that of the next (quarters of an hour);
--- figure4 is more by BESIDE times the length of the window before (quarters of an hour)
+-- figure1: holder; figure2: 1 for a settle, 2 to hold what was learned; plus 4 if an unsettled hold is refunded; plus 8
+-- times the number of segments, 0 for a calendar
+-- figure3: the hits that were used, or the least to hold; figure4: how long a hold lasts (ms)
+-- figure5: the most to hold
+-- for a calendar: figure2 is more by 512 times the start of the present window, by the clock of the instance that asks
+-- (ms since the epoch); period is the length of that window (ms), plus BESIDE times that of the next (quarters of an
+-- hour); figure4 is more by BESIDE times the length of the window before (quarters of an hour)
 openers[#algorithms + 1] = open_hash
 -- One function for all: Redis defines every function anew in each call, and searches a list for each local that a
 -- function uses. With a function for each step it ran a quarter more instructions.
@@ -25,16 +27,17 @@ local function decide_budget(
   -- A budget tells more than others: the number of holds, which is below this, beside a time.
   local HOLDS_TOLD = 16384
   -- The same as in the twin.
-  local SEGMENTS, ENDS, MAX_HOLDS, MAX_CLOSED, MAX_NAMESAKES, MAX_TIDIED = 10, 16, 10000, 10000, 100, 2
+  local ENDS, MAX_HOLDS, MAX_CLOSED, MAX_NAMESAKES, MAX_TIDIED = 16, 10000, 10000, 100, 2
   local LEARNED, STEPS, STANDS_STILL, QUARTER, BESIDE = 256, 80, 3600000, 900000, 68719476736
   local CHARGED, REFUNDED, SETTLED, OVERTAKEN, DENIED = 0, 1, 2, 3, 4
   local floor, max, min, pack, read = math.floor, math.max, math.min, struct.pack, struct.unpack
-  local settles, refunds, present = mode % 4, floor(mode / 4) % 2, floor(mode / 8)
+  local settles, refunds, present = mode % 4, floor(mode / 4) % 2, floor(mode / 512)
   -- A window has segments from `origin` on. That of a calendar is one segment, until it closes.
   local segment, places, stands_still, origin, closes, select_window
   if present == 0 then
-    segment, origin = math.ceil(period / SEGMENTS), 0
-    places, stands_still = math.ceil(period / segment) + 1, period
+    local segments = floor(mode / 8)
+    segment, origin = math.ceil(period / segments), 0
+    places, stands_still = segments + 1, period
   else
     places, stands_still = 1, STANDS_STILL
     local before, following = present - floor(within / BESIDE) * QUARTER, present + period % BESIDE

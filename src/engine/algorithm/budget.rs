@@ -38,13 +38,26 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::calendar::Calendar;
+use super::sliding_window;
 use super::{
     Attempt, Becomes, Bounds, Caller, Charge, FIGURES, Held, Limit, LimitError, LimitErrors, MAX_HITS, Options, Packed,
     Parameters as AnyParameters, REMEMBERED_MS, Traits, Unsettled, Verdict, add, figures, pack_fields, push_number,
 };
 
-pub(super) const OPTIONS: &[&str] =
-    &["time_zone", "settle_within", "estimate", "learn_estimate", "min_estimate", "max_estimate", "unsettled"];
+pub(super) const OPTIONS: &[&str] = &[
+    "segments",
+    "time_zone",
+    "settle_within",
+    "estimate",
+    "learn_estimate",
+    "min_estimate",
+    "max_estimate",
+    "unsettled",
+];
+
+/// The reason why a window of the calendar has no sub-windows.
+pub(super) const NO_SEGMENTS: &str =
+    "a window of the calendar begins anew as a whole, and has no sub-windows: remove one of the two";
 
 /// The reason why denied requests are never charged.
 pub(super) const COUNTS_NO_DENIED: &str =
@@ -52,9 +65,6 @@ pub(super) const COUNTS_NO_DENIED: &str =
 
 /// Default time after which a hold ends.
 pub(super) const SETTLE_WITHIN: Duration = Duration::from_secs(600);
-
-/// Number of segments of a sliding window.
-const SEGMENTS: u64 = 10;
 
 /// How far a clock may step back before a counter of a calendar follows it, as for a fixed window.
 const STANDS_STILL_MS: u64 = 60 * 60 * 1000;
@@ -147,7 +157,7 @@ struct Account {
     ends: Vec<End>,
 }
 
-type Counts = SmallVec<[u32; SEGMENTS as usize + 1]>;
+type Counts = SmallVec<[u32; sliding_window::SEGMENTS as usize + 1]>;
 
 /// The holds that end at the same time if nothing settles them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -814,8 +824,12 @@ pub(super) fn parameters(_: u32, period_ms: u64, options: &Options) -> Result<Pa
         (!estimates.is_sorted()).then_some(LimitError::Estimates),
         (options.count_denied == Some(true)).then_some(LimitError::DeniedOfBudget),
     ])?;
-    let segment_ms = period_ms.div_ceil(SEGMENTS);
+    let segment_ms = period_ms.div_ceil(segments.into());
+    let segments = options.segments.unwrap_or(sliding_window::SEGMENTS);
+    let is_possible = (1..=sliding_window::MAX_SEGMENTS).contains(&segments);
     let sliding = Windows::Sliding { segment_ms, segments: period_ms.div_ceil(segment_ms) };
+        (!is_possible).then_some(LimitError::Segments),
+        (options.segments.is_some() && options.time_zone.is_some()).then_some(LimitError::SegmentsOfCalendar),
     let of_calendar = |time_zone| Calendar::new(period_ms, time_zone).map(Windows::Calendar);
     let windows = options.time_zone.map_or(Some(sliding), of_calendar).ok_or(LimitError::TimeZone)?;
     let unsettled = options.unsettled.unwrap_or_default();
@@ -856,7 +870,7 @@ impl Parameters {
     pub(super) fn figures(&self, Caller { holder, learned, .. }: Caller) -> [u64; FIGURES] {
         let refunds = u64::from(self.unsettled == Unsettled::Refund);
         let (mode, least, most) = learned.map_or((0, 0, 0), |Bounds { least, most }| (2, least, most));
-        figures(&[holder, mode + 4 * refunds, least.into(), self.within_ms, most.into()])
+        figures(&[holder, mode + 4 * refunds + 8 * segments, least.into(), self.within_ms, most.into()])
     }
 
     /// Returns these figures for a settle.
@@ -864,12 +878,16 @@ impl Parameters {
         [holder, mode - mode % 4 + 1, actual, within_ms, 0]
     }
 
+        let segments = match self.windows {
+            Windows::Sliding { segments, .. } => segments,
+            Windows::Calendar(_) => 0,
+        };
     /// Returns these figures with the start of the present window, and the length of the one before.
     pub(super) fn of_window(
         [holder, mode, amount, within_ms, most]: [u64; FIGURES],
         [before, start, ..]: [u64; 4],
     ) -> [u64; FIGURES] {
-        [holder, mode + 8 * start, amount, within_ms + (start - before) / QUARTER_MS * BESIDE, most]
+        [holder, mode + 512 * start, amount, within_ms + (start - before) / QUARTER_MS * BESIDE, most]
     }
 
     /// Returns the length of the present window, and of the one after.
@@ -887,7 +905,11 @@ impl Parameters {
 
     pub(super) fn identity(&self, limit: &Limit, name: &mut String) {
         match self.windows {
-            Windows::Sliding { .. } => push_number(name, limit.period_ms),
+            Windows::Sliding { segments, .. } => {
+                push_number(name, limit.period_ms);
+                name.push('/');
+                push_number(name, segments);
+            }
             Windows::Calendar(calendar) => calendar.identity(name),
         }
     }

@@ -73,6 +73,9 @@ pub enum LimitError {
     /// No segments, or more than are useful.
     #[error("segments must be from 1 to 60")]
     Segments,
+    /// A budget with sub-windows and a calendar.
+    #[error("{}", budget::NO_SEGMENTS)]
+    SegmentsOfCalendar,
     /// `time_zone` with a period that is not a calendar unit.
     #[error("time_zone needs unit day, week, month or year: shorter windows do not depend on the calendar")]
     TimeZone,
@@ -117,7 +120,7 @@ impl LimitError {
             LimitError::NoOption(_, option) => option,
             LimitError::ZeroBurst | LimitError::EndlessRefill => "burst",
             LimitError::MaxDelay | LimitError::EndlessQueue => "max_delay",
-            LimitError::Segments => "segments",
+            LimitError::Segments | LimitError::SegmentsOfCalendar => "segments",
             LimitError::TimeZone => "time_zone",
             LimitError::Starts => "starts",
             LimitError::Hold => "hold",
@@ -253,6 +256,7 @@ impl Limit {
             Algorithm::LeakyBucket => Options { burst: given.burst.or(Some(leaky_bucket::BURST)), ..options },
             Algorithm::FixedWindow => Options { starts: Some(given.starts.unwrap_or_default()), ..options },
             Algorithm::Budget => Options {
+                segments: given.segments.or(given.time_zone.is_none().then_some(sliding_window::SEGMENTS)),
                 settle_within: given.settle_within.or(Some(budget::SETTLE_WITHIN)),
                 unsettled: Some(given.unsettled.unwrap_or_default()),
                 ..options
@@ -376,8 +380,8 @@ impl Limit {
         }
     }
 
-    /// Returns the period in milliseconds as the Lua twin takes it: for a budget that follows a calendar, with lengths of
-    /// windows. `clock` must return the same time as for the figures.
+    /// Returns the period in milliseconds as the Lua twin takes it: for a budget that follows a calendar, with lengths
+    /// of windows. `clock` must return the same time as for the figures.
     pub fn period_figure(&self, clock: impl FnOnce() -> u64) -> u64 {
         match (&self.parameters, self.calendar()) {
             (Parameters::Budget(_), Some(calendar)) => budget::Parameters::period_of_window(calendar.starts(clock())),

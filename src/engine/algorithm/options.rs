@@ -139,9 +139,9 @@ options! {
                 duration, up to 60s.",
         example: "250ms", conflicts: &[], is_explained: false
     }
-    /// Sliding window: number of sub-windows in a period, from 1 to 60.
+    /// Sliding window and budget: number of sub-windows in a period, from 1 to 60.
     segments: u32 {
-        about: "For sliding windows: number of sub-windows, from 1 to 60.",
+        about: "For sliding windows and budgets: number of sub-windows, from 1 to 60. Default: 10.",
         example: "60", conflicts: &[], is_explained: false
     }
     /// Sliding window: the weight of the oldest sub-window, which the window covers only in part.
@@ -157,10 +157,13 @@ options! {
                 zone, such as Asia/Shanghai or UTC. Without it, fixed windows have the length of the unit and are \
                 aligned to the epoch, and those of budgets slide.",
         example: "Asia/Shanghai",
-        conflicts: &[(
-            "period",
-            "time_zone needs unit day, week, month or year: a period has the same length in every time zone",
-        )],
+        conflicts: &[
+            (
+                "period",
+                "time_zone needs unit day, week, month or year: a period has the same length in every time zone",
+            ),
+            ("segments", budget::NO_SEGMENTS),
+        ],
         is_explained: false
     }
     /// Fixed window: what a window begins with.

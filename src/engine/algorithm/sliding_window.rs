@@ -27,7 +27,7 @@ pub(super) const TRAITS: Traits = Traits {
 
 /// Default number of segments in a period, and the largest number.
 pub(super) const SEGMENTS: u32 = 10;
-const MAX_SEGMENTS: u32 = 60;
+pub(super) const MAX_SEGMENTS: u32 = 60;
 
 /// The segments of a period: `segments` segments of `segment_ms` each, together at least as long as the period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

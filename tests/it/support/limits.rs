@@ -100,6 +100,8 @@ fn make(algorithm: Algorithm, number: u32, period_ms: u64, options: Options) -> 
         ..options
     };
     let options = options.of(algorithm);
+    let is_calendar = algorithm == Algorithm::Budget && options.time_zone.is_some();
+    let options = Options { segments: options.segments.filter(|_| !is_calendar), ..options };
     Limit::new(algorithm, number, Duration::from_millis(period_ms), options).ok()
 }
 
@@ -185,7 +187,10 @@ pub fn memory_ms(limit: &Limit) -> u64 {
         Algorithm::Budget if limit.options().time_zone.is_some() => {
             fourth + fourth / 16 + 1 + (limit.period_ms() + 2 * 86_400_000) * 9 / 8
         }
-        Algorithm::Budget => fourth + fourth / 16 + 1 + limit.period_ms() + 2 * limit.period_ms().div_ceil(10),
+        Algorithm::Budget => {
+            let segments = u64::from(limit.in_force().segments.unwrap());
+            fourth + fourth / 16 + 1 + limit.period_ms() + 2 * limit.period_ms().div_ceil(segments)
+        }
     }
 }
 
