@@ -88,7 +88,7 @@ fn main() {
         () if is_given("--overload") => overload::run(&stage, part),
         () if is_given("--growth") => growth::print(&stage, part),
         () if is_given("--peers") => peers::print(&stage, part),
-        () if is_given("--streams") => streams::run(&stage),
+        () if is_given("--streams") => streams::run(&stage, part),
         () => report::print(&stage, part),
     }
 }

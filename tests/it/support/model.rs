@@ -76,9 +76,11 @@ impl Answers {
 /// What a client estimates: it asks the model for no more.
 pub const ESTIMATE: u64 = 500;
 
-/// Sends a request of the tenant and user `acme`, with [`ESTIMATE`]; returns whether it passed.
-pub fn passes(envoy: &Envoy) -> bool {
-    let headers = [("x-tenant", "acme"), ("x-user", "acme"), ("x-max-tokens", &*ESTIMATE.to_string())];
+/// Sends a request of the tenant and user `acme` with this estimate; returns whether it passed.
+pub fn passes(envoy: &Envoy, estimate: Option<u64>) -> bool {
+    let estimate = estimate.map(|tokens| tokens.to_string());
+    let estimate = estimate.as_ref().map(|tokens| ("x-max-tokens", tokens.as_str()));
+    let headers: Vec<_> = [("x-tenant", "acme"), ("x-user", "acme")].into_iter().chain(estimate).collect();
     match envoy.ask("/chat", &headers).status {
         200 => true,
         429 => false,
