@@ -6,8 +6,9 @@
 --    ms), known_until (when all entries are forgotten, but for those of holds), first, next (numbers of the first item
 --    of the queue, and of the next one to come), due (when the first is due; 0 if there is none), learned (what nine of
 --    ten streams use at most, in parts of a hit; 0 before a stream has asked for it), number of ends; then 'I4' the
---    used hits of the newest segment and each one before it; then '<dI4I4I4' for each end, in the order of their times: at,
---    hits (of all holds that end then), charged (the hits of those that are charged then), holds
+--    used hits of the newest segment and each one before it, or of the window of the calendar; then '<dI4I4I4' for each
+--    end, in the order of their times: at, hits (of all holds that end then), charged (the hits of those that are
+--    charged then), holds
 -- 's' and a stream's name, 'd': '<dI4I4' for each entry, the newest last: at, hits, kind
 -- 'q' and a number, 'd': '<dd' an item of the queue: the name of a stream, due (when what was known is forgotten)
 -- figure1: holder; figure2: 1 for a settle, 2 to hold what was learned; plus 4 if an unsettled hold is refunded; plus 8
@@ -63,7 +64,7 @@ local function decide_budget(
   local account, record = hash_get(hash, 'a', 's' .. pack('<d', holder))
   local time, clock, shift, known_until, first, next_item, due, learned = now, now, 0, 0, 0, 0, 0, 0
   local counts, ends, used, reserved, holds = nil, {}, 0, 0, 0
-  local changed, set_back = false, false
+  local changed, set_back, charged_now = false, false, 0
   assert_sound(account or not record)
   if account then
     local ends_at = ACCOUNT_SIZE + 4 * places + 1
@@ -105,6 +106,7 @@ local function decide_budget(
         if age <= places then
           counts[age] = add(counts[age], charged)
         end
+        charged_now = charged_now + charged
         known_until = max(known_until, at + REMEMBERED)
       end
     end
@@ -114,7 +116,7 @@ local function decide_budget(
   end
   local is_new = not account or (known_until <= time and #ends == 0 and used == 0)
   if is_new then
-    record, changed, set_back = nil, false, false
+    record, changed, set_back, charged_now = nil, false, false, 0
     time, clock, shift, known_until, first, next_item, due, learned = now, now, 0, 0, 0, 0, 0, 0
     counts = {}
     for place = 1, places do
@@ -416,8 +418,10 @@ local function decide_budget(
   end
   local kept = max(reset_at, known_until, #ends > 0 and ends[#ends].at + REMEMBERED or 0)
   local remaining = number - used - reserved
+  -- For usage records.
+  charged_now = changed and charged_now + more + (corrected_at and correction or 0) or 0
   if not allowed then
-    return changed and hash, kept - clock, false, max(remaining, 0), reset_at - clock, retry_after
+    return changed and hash, kept - clock, false, max(remaining, 0), reset_at - clock, retry_after, nil, 0, charged_now
   end
   -- What the stream has begun to hold, or what all streams hold.
   local all_hold, all_holds, first_end = reserved, holds, ends[1] and ends[1].at
@@ -425,7 +429,8 @@ local function decide_budget(
     all_hold, all_holds, first_end = overtaken and 0 or hits, overtaken and 0 or 1, not overtaken and stop
   end
   local told = all_holds + (first_end and first_end - clock or 0) * HOLDS_TOLD
-  return changed and hash, kept - clock, true, max(remaining, -MAX_COUNT), reset_at - clock, told, nil, all_hold
+  return changed and hash, kept - clock, true, max(remaining, -MAX_COUNT), reset_at - clock, told, nil, all_hold,
+    charged_now
 end
 
 algorithms[#algorithms + 1] = function(

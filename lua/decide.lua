@@ -81,7 +81,7 @@ local function define_groups()
     else
       old, found = pending_state(pending, key, algorithm)
     end
-    local state, ttl, allowed, remaining, reset_after, retry_after, lasting, delay = run(
+    local state, ttl, allowed, remaining, reset_after, retry_after, lasting, delay, charged = run(
       old, hits, denied, number, period, count_denied == 1, at, charge, figure1, figure2, figure3, figure4, figure5)
     if state and lasting and lasting ~= true then
       state, lasting = string.sub(old, 1, lasting) .. state .. string.sub(old, lasting + #state + 1), true
@@ -93,7 +93,7 @@ local function define_groups()
     elseif damaged and hits ~= 0 then
       pending[key] = {state = openers[algorithm] and openers[algorithm](key, 'empty'), ttl = 0}
     end
-    return allowed, remaining, reset_after, retry_after, delay
+    return allowed, remaining, reset_after, retry_after, delay, charged
   end
 
   -- Replaced by leased.lua in the script for calls with leases.
@@ -125,10 +125,10 @@ local function define_groups()
     return unbanned, remaining, reset_after, retry_after
   end
 
-  -- Decides a denied request again if hits were taken for it. Returns its counters' states, and updates the remaining
-  -- hits in their answers.
+  -- Decides a denied request again if hits were taken for it. Returns its counters' states, and what budgets charge, by
+  -- the places of their pages; and updates the remaining hits in their answers.
   local function decide_denied(first, offset)
-    local pending = {}
+    local pending, charges = {}, {}
     local i = first
     repeat
       local algorithm, flags, count_denied, extras, hits, number, period,
@@ -139,7 +139,7 @@ local function define_groups()
       end
       local allowed, _, _, retry_after, delay = struct.unpack(ANSWER, answers[i])
       allowed = allowed % 4 == 1
-      local _, remaining, reset_after, leases
+      local _, remaining, reset_after, leases, charged
       if extras >= 16 then
         local lease
         lease, next_offset = lease_of(next_offset)
@@ -147,7 +147,7 @@ local function define_groups()
           pending, KEYS[i], KEYS[i + 1], lease, extras, true, hits, algorithm, count_denied, number, period, charge,
           figure1, figure2, figure3, figure4, figure5)
       else
-        _, remaining, reset_after = decide(
+        _, remaining, reset_after, _, _, charged = decide(
           pending, KEYS[i], now, extras, true, hits, algorithm, count_denied, number, period, charge,
           figure1, figure2, figure3, figure4, figure5)
       end
@@ -168,10 +168,11 @@ local function define_groups()
       end
       if extras % 16 >= 8 then
         local _, behind = usage_of(offset)
+        charges[i] = charged
         i, offset = i + 1, behind
       end
     until flags < 8
-    return pending
+    return pending, charges
   end
 
   -- Reads all counters again before any is written, if they are in several slots of a cluster. While a slot moves, some
@@ -216,7 +217,7 @@ local function define_groups()
       if extras % 8 >= 4 then
         charge, next_offset = charge_of(next_offset)
       end
-      local allowed, remaining, reset_after, retry_after, delay, leases
+      local allowed, remaining, reset_after, retry_after, delay, leases, charged
       local used = 0
       if extras >= 16 then
         local lease
@@ -226,7 +227,7 @@ local function define_groups()
           pending, KEYS[i], KEYS[i + 1], lease, extras, false, hits, algorithm, count_denied, number, period, charge,
           figure1, figure2, figure3, figure4, figure5)
       else
-        allowed, remaining, reset_after, retry_after, delay = decide(
+        allowed, remaining, reset_after, retry_after, delay, charged = decide(
           pending, KEYS[i], now, extras, false, hits, algorithm, count_denied, number, period, charge,
           figure1, figure2, figure3, figure4, figure5)
       end
@@ -250,6 +251,7 @@ local function define_groups()
         local usage
         usage, at = usage_of(at)
         usage.place, usage.page, usage.hits, usage.used, usage.is_taken_back = i, KEYS[i], hits, used, charge ~= nil
+        usage.charged = charged
         usages = usages or {}
         usages[#usages + 1] = usage
         answers[i] = struct.pack(ANSWER, 0, 0, 0, 0, 0)
@@ -271,7 +273,11 @@ local function define_groups()
 
     local denied = refused or (quotas > 0 and quotas_over == quotas)
     if taken and denied then
-      pending = decide_denied(first, offset)
+      local charges
+      pending, charges = decide_denied(first, offset)
+      for _, usage in ipairs(usages or {}) do
+        usage.charged = charges[usage.place]
+      end
     end
     local records = {}
     if usages then

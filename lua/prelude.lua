@@ -73,7 +73,8 @@ end
 -- Decides on a state, with the other arguments. If the decision finds the state damaged, it is repeated on the fresh
 -- state.
 local function decide_mended(decide, state, fresh, ...)
-  local ok, after, ttl, allowed, remaining, reset_after, retry_after, lasting, delay = pcall(decide, state, ...)
+  local ok, after, ttl, allowed, remaining, reset_after, retry_after, lasting, delay, charged =
+    pcall(decide, state, ...)
   if not ok then
     if after ~= DAMAGED then
       error(after, 0)
@@ -81,7 +82,7 @@ local function decide_mended(decide, state, fresh, ...)
     damaged = true
     return decide(fresh, ...)
   end
-  return after, ttl, allowed, remaining, reset_after, retry_after, lasting, delay
+  return after, ttl, allowed, remaining, reset_after, retry_after, lasting, delay, charged
 end
 
 -- function(state, hits, denied, number, period, count_denied, now, charge, figure, figure, figure, figure, figure)
@@ -89,7 +90,7 @@ end
 --   charge: the charge to take back, {at, reset_after}; nil for anything else, including a refund
 --   -> state (false: unchanged), ttl (ms; 0: equivalent to a new counter, delete it), allowed, remaining, reset_after,
 --      retry_after, lasting (true: keep the present TTL; digits: keep it, and all of the present state but for these
---      bytes behind so many; optional), delay (optional)
+--      bytes behind so many; optional), delay (optional), charged (what a budget charges; nil for others)
 local algorithms = {}
 
 -- For algorithms with a list or a hash as state, the function that opens it. The state of others is a string or nil.

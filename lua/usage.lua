@@ -2,13 +2,33 @@
 -- A page is a hash of records: the index of a period -> '<i6I6i6' admitted, denied, cost. If the counter's name
 --          contains only a hash of its tag, the page also has `tag` -> that tag.
 -- A usage is a check's request for a record: {page, hits, used, is_taken_back, occasion, costs_denied, period, kept,
---          at, cost, tag}, where `used` are the used hits of the lease that is returned
+--          at, cost, tag, charged}, where `used` are the used hits of the lease that is returned, and `charged` is what
+--          a budget charges, nil for others
 
 local RECORD = '<i6I6i6'
 local MAX_DENIED, MAX_SIGNED = 281474976710655, 140737488355327
 
+-- The same for a budget: the streams that begin, and what it charges.
+local function of_budget(usage, denied, now)
+  local time, admitted, over = now, 0, 0
+  local begins = usage.occasion == 3 and usage.cost > 0 or usage.occasion == 0 and usage.hits > 0
+  if usage.occasion == 2 then
+    time, admitted, over = usage.at, -1, 1
+  elseif usage.occasion == 1 or (begins and denied) then
+    over = 1
+  elseif begins then
+    admitted = 1
+  end
+  if admitted ~= 0 or over ~= 0 or usage.charged ~= 0 then
+    return time, admitted, over, usage.charged
+  end
+end
+
 -- Returns what a usage adds: the time, and the amounts for admitted, denied and cost; or nothing.
 local function added(usage, denied, now)
+  if usage.charged then
+    return of_budget(usage, denied, now)
+  end
   if usage.occasion == 4 then
     local waiting, taken = usage.at, math.max(usage.hits, 0)
     if denied then

@@ -19,7 +19,7 @@ use tollgate::engine::algorithm::{
     Algorithm, Ask, Bounds, Caller, Charge, Effect, Granted, LeaseAsk, Limit, MAX_HITS, NamedWindow, Options, Outcome,
     Penalty, Returned, State, leased, penalty,
 };
-use tollgate::engine::check::group;
+use tollgate::engine::check::group::{self, Effects};
 use tollgate::engine::check::{
     Check, CheckVerdict, Key, Leased, Occasion, Origin, Penalized, Recorded, StoreError, Verdicts,
 };
@@ -441,8 +441,8 @@ impl Twin {
     }
 
     /// The process that asks has another clock.
-    fn record(&mut self, checks: &[Check], verdicts: &Verdicts, clocks: Clocks) {
-        for (place, added) in group::added(checks, verdicts, clocks.redis) {
+    fn record(&mut self, checks: &[Check], decided: (&Verdicts, &Effects), clocks: Clocks) {
+        for (place, added) in group::added(checks, decided, clocks.redis) {
             let check = &checks[place];
             let recorded = check.recorded.as_ref().unwrap();
             let period = recorded.usage.period();
@@ -461,6 +461,11 @@ impl Twin {
     }
 
     pub fn decide(&mut self, checks: &[Check], now: u64) -> Verdicts {
+        self.decided(checks, now).0
+    }
+
+    /// Decides, and returns the effects, too.
+    fn decided(&mut self, checks: &[Check], now: u64) -> (Verdicts, Effects) {
         let keys: Vec<&Key> = group::keys(checks).collect();
         let (verdicts, effects) = group::decide(checks, now, |i| self.state(keys[i]));
         if let ([check], [_]) = (checks, &keys[..]) {
@@ -471,7 +476,7 @@ impl Twin {
             assert_eq!((&verdicts[..], &effects), (&[verdict][..], &alone), "a check alone is a group of one");
         }
         // Expired counters are kept; no decision may depend on them.
-        for (i, effect) in effects {
+        for (i, effect) in effects.clone() {
             let state = self.counters.remove(keys[i]).map(|(state, _)| state);
             let expires_at = match effect {
                 Effect::Changed { expires_after_ms, .. } => now + expires_after_ms,
@@ -481,7 +486,7 @@ impl Twin {
                 self.counters.insert(keys[i].clone(), (state, expires_at));
             }
         }
-        verdicts
+        (verdicts, effects)
     }
 }
 
@@ -497,8 +502,8 @@ pub async fn agree(
     let verdicts: Verdicts = decided.into_iter().flat_map(Result::unwrap).collect();
     let mut twins = Verdicts::new();
     for checks in requests {
-        let verdicts = rust.decide(checks, now);
-        rust.record(checks, &verdicts, clocks);
+        let (verdicts, effects) = rust.decided(checks, now);
+        rust.record(checks, (&verdicts, &effects), clocks);
         twins.extend(verdicts);
     }
     prop_assert_eq!(&verdicts, &twins, "at {}: {:?}", now, requests);

@@ -246,6 +246,8 @@ struct Altered {
     streams: SmallVec<[(u64, Option<Entries>); 2]>,
     /// Behind the last of the queue.
     queued: SmallVec<[Item; 2]>,
+    /// Hits that were charged, less those that were charged before and too many.
+    charged: i64,
 }
 
 /// A counter during a decision.
@@ -358,7 +360,7 @@ impl<'s> Budget<'s> {
             counts,
             ends: Vec::new(),
         };
-        let change = Altered { is_new: true, account, streams: SmallVec::new(), queued: SmallVec::new() };
+        let change = Altered { is_new: true, account, streams: SmallVec::new(), queued: SmallVec::new(), charged: 0 };
         let new = || Budget {
             stored: None,
             change: change.clone(),
@@ -481,12 +483,14 @@ impl<'s> Budget<'s> {
     }
 
     fn charge(&mut self, hits: u64) {
+        self.change.charged += hits as i64;
         let newest = &mut self.change.account.counts[0];
         *newest = add(*newest, hits as i64);
     }
 
     /// Adds to the used hits of that time, if it is still in the window.
     fn correct(&mut self, at: u64, hits: i64) {
+        self.change.charged += hits;
         let age = usize::try_from(self.age(at)).unwrap_or(usize::MAX);
         if let Some(count) = self.change.account.counts.get_mut(age) {
             *count = add(*count, hits);
@@ -769,7 +773,7 @@ impl Becomes<State> for Change {
 
     fn onto(self, State(contents): &mut State) {
         let Contents { account: before, streams, queue } = &mut **contents;
-        let Altered { is_new, account, streams: altered, queued } = *self.0;
+        let Altered { is_new, account, streams: altered, queued, charged: _ } = *self.0;
         if is_new {
             streams.clear();
             queue.clear();
@@ -806,6 +810,11 @@ impl Change {
         State(Box::new(Contents { account: account.clone(), streams: BTreeMap::new(), queue: VecDeque::new() }))
     }
 
+    /// Returns the hits that were charged, less those that were charged before and too many.
+    pub(super) fn charged(&self) -> i64 {
+        self.0.charged
+    }
+
     pub(super) fn heap_bytes(&self) -> usize {
         self.0.account.heap_bytes()
     }
@@ -816,7 +825,11 @@ pub(super) fn parameters(_: u32, period_ms: u64, options: &Options) -> Result<Pa
     let is_nothing = |name, estimate| (estimate == Some(0)).then_some(LimitError::Estimate(name));
     let estimates: SmallVec<[u32; 3]> =
         [options.min_estimate, options.estimate, options.max_estimate].into_iter().flatten().collect();
+    let segments = options.segments.unwrap_or(sliding_window::SEGMENTS);
+    let is_possible = (1..=sliding_window::MAX_SEGMENTS).contains(&segments);
     LimitErrors::any([
+        (!is_possible).then_some(LimitError::Segments),
+        (options.segments.is_some() && options.time_zone.is_some()).then_some(LimitError::SegmentsOfCalendar),
         (!super::is_period(within)).then_some(LimitError::SettleWithin),
         is_nothing("estimate", options.estimate),
         is_nothing("min_estimate", options.min_estimate),
@@ -825,11 +838,7 @@ pub(super) fn parameters(_: u32, period_ms: u64, options: &Options) -> Result<Pa
         (options.count_denied == Some(true)).then_some(LimitError::DeniedOfBudget),
     ])?;
     let segment_ms = period_ms.div_ceil(segments.into());
-    let segments = options.segments.unwrap_or(sliding_window::SEGMENTS);
-    let is_possible = (1..=sliding_window::MAX_SEGMENTS).contains(&segments);
     let sliding = Windows::Sliding { segment_ms, segments: period_ms.div_ceil(segment_ms) };
-        (!is_possible).then_some(LimitError::Segments),
-        (options.segments.is_some() && options.time_zone.is_some()).then_some(LimitError::SegmentsOfCalendar),
     let of_calendar = |time_zone| Calendar::new(period_ms, time_zone).map(Windows::Calendar);
     let windows = options.time_zone.map_or(Some(sliding), of_calendar).ok_or(LimitError::TimeZone)?;
     let unsettled = options.unsettled.unwrap_or_default();
@@ -869,6 +878,10 @@ impl Parameters {
 
     pub(super) fn figures(&self, Caller { holder, learned, .. }: Caller) -> [u64; FIGURES] {
         let refunds = u64::from(self.unsettled == Unsettled::Refund);
+        let segments = match self.windows {
+            Windows::Sliding { segments, .. } => segments,
+            Windows::Calendar(_) => 0,
+        };
         let (mode, least, most) = learned.map_or((0, 0, 0), |Bounds { least, most }| (2, least, most));
         figures(&[holder, mode + 4 * refunds + 8 * segments, least.into(), self.within_ms, most.into()])
     }
@@ -878,10 +891,6 @@ impl Parameters {
         [holder, mode - mode % 4 + 1, actual, within_ms, 0]
     }
 
-        let segments = match self.windows {
-            Windows::Sliding { segments, .. } => segments,
-            Windows::Calendar(_) => 0,
-        };
     /// Returns these figures with the start of the present window, and the length of the one before.
     pub(super) fn of_window(
         [holder, mode, amount, within_ms, most]: [u64; FIGURES],

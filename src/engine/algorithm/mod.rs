@@ -224,6 +224,14 @@ macro_rules! algorithms {
                 }
             }
 
+            /// Returns what a budget charges by the change, which is not what a request asks.
+            pub fn charged(&self) -> i64 {
+                match self {
+                    Change::Budget(change) => change.charged(),
+                    _ => 0,
+                }
+            }
+
             /// Returns the heap memory that the counter uses after the change, in bytes.
             pub fn heap_bytes(&self) -> usize {
                 match self {
@@ -436,6 +444,11 @@ impl Effect {
             Effect::Forgotten => None,
             Effect::Changed { change, .. } => Some(State::after(state, change)),
         }
+    }
+
+    /// Returns what a budget charges by this effect.
+    pub fn charged(&self) -> i64 {
+        if let Effect::Changed { change, .. } = self { change.charged() } else { 0 }
     }
 
     /// Returns the effect of a decision that was made for an earlier time, so long ago.

@@ -10,9 +10,9 @@ use std::borrow::Borrow;
 use smallvec::SmallVec;
 
 use super::{Check, CheckVerdict, Key, Leased, Occasion, Recorded, Verdicts};
-use crate::algorithm::{Ask, Charge, Effect, Event, Granted, Occupies, Outcome, State, Verdict};
+use crate::algorithm::{Algorithm, Ask, Charge, Effect, Event, Granted, Occupies, Outcome, State, Verdict};
 use crate::descriptor::Role;
-use crate::usage::Added;
+use crate::usage::{Added, Period};
 
 /// The combined result of a request's checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -106,8 +106,12 @@ pub fn decide<'s, C: Borrow<Check>>(
     (verdicts, group.effects)
 }
 
-/// Returns the amounts that these verdicts of `now` add to usage records, with the positions of their checks.
-pub fn added<C: Borrow<Check>>(checks: &[C], verdicts: &Verdicts, now: u64) -> SmallVec<[(usize, Added); 1]> {
+/// Returns the amounts that a decision at `now` adds to usage records, with the positions of their checks.
+pub fn added<C: Borrow<Check>>(
+    checks: &[C],
+    (verdicts, effects): (&Verdicts, &Effects),
+    now: u64,
+) -> SmallVec<[(usize, Added); 1]> {
     let checks = || checks.iter().map(Borrow::borrow);
     if checks().all(|check| check.recorded.is_none()) {
         return SmallVec::new();
@@ -117,11 +121,20 @@ pub fn added<C: Borrow<Check>>(checks: &[C], verdicts: &Verdicts, now: u64) -> S
         votes.add(check.role, check, verdict.is_some_and(|verdict| !verdict.allowed()));
     }
     let denied = votes.deny();
+    let mut counter = 0;
     let of_check = |(place, check): (usize, &Check)| {
+        let own = counter;
+        counter += check.counters();
         let recorded = check.recorded.as_ref()?;
         let period = recorded.usage.period();
         let index = period.index(now);
         let signed = |hits: u64| i64::try_from(hits).unwrap_or(i64::MAX);
+        if check.limit.algorithm() == Algorithm::Budget {
+            let charged = effects.iter().filter(|(index, _)| *index == own).map(|(_, effect)| effect.charged()).sum();
+            let added = of_budget(period, (recorded.occasion, check.ask), denied, now);
+            let added = Added { cost: charged, ..added };
+            return (added.admitted != 0 || added.denied != 0 || added.cost != 0).then_some((place, added));
+        }
         let (hits, is_denied) = match (recorded.occasion, check.ask) {
             (Occasion::Undone { at_ms, cost }, _) => {
                 let added = Added { index: period.index(at_ms), admitted: -1, denied: 1, cost: -signed(cost) };
@@ -146,6 +159,22 @@ pub fn added<C: Borrow<Check>>(checks: &[C], verdicts: &Verdicts, now: u64) -> S
         (is_denied || hits != 0).then_some((place, added))
     };
     checks().enumerate().filter_map(of_check).collect()
+}
+
+/// Returns the streams that a check of a budget adds to usage records. The decision tells the cost.
+fn of_budget(period: Period, (occasion, ask): (Occasion, Ask), denied: bool, now: u64) -> Added {
+    let (index, admitted, over) = match occasion {
+        Occasion::Undone { at_ms, .. } => (period.index(at_ms), -1, 1),
+        Occasion::Denied { .. } => (period.index(now), 0, 1),
+        Occasion::Exempt { hits } => (period.index(now), i64::from(hits > 0 && !denied), i64::from(hits > 0 && denied)),
+        // A budget has no leases.
+        Occasion::Leased { .. } => (period.index(now), 0, 0),
+        Occasion::Decided => {
+            let begins = ask.taken() > 0;
+            (period.index(now), i64::from(begins && !denied), i64::from(begins && denied))
+        }
+    };
+    Added { index, admitted, denied: over, cost: 0 }
 }
 
 /// Returns the check that takes back a charge, and its usage record, from a group that allowed its part of a request,
@@ -173,7 +202,8 @@ pub fn undone(check: &Check, at_ms: u64) -> Option<Recorded> {
         // A request that a lease decides has no other limit that could deny it.
         Occasion::Denied { .. } | Occasion::Leased { .. } | Occasion::Undone { .. } => 0,
     };
-    let cost = if check.costs_denied() { 0 } else { hits };
+    let is_free = check.costs_denied() || check.limit.algorithm() == Algorithm::Budget;
+    let cost = if is_free { 0 } else { hits };
     (hits > 0).then(|| Recorded { occasion: Occasion::Undone { at_ms, cost }, ..recorded.clone() })
 }
 

@@ -406,7 +406,10 @@ impl<'a> Plan<'a> {
         for place in 0..self.asked.len() {
             let Asked { check, source, .. } = &self.asked[place];
             let brought = check.ask.taken();
-            if !is_budget(check) || (brought == 0 && check.ask != Ask::Peek) {
+            // An adjustment lets the request pass without it.
+            let is_exempt =
+                check.recorded.as_ref().is_some_and(|recorded| matches!(recorded.occasion, Occasion::Exempt { .. }));
+            if !is_budget(check) || is_exempt || (brought == 0 && check.ask != Ask::Peek) {
                 continue;
             }
             let is_same = |other: &Check| other.key == check.key && other.caller.holder == check.caller.holder;

@@ -29,7 +29,7 @@ use tokio::time::Instant;
 
 use super::Store;
 use crate::engine::algorithm::{Effect, Outcome, State};
-use crate::engine::check::group;
+use crate::engine::check::group::{self, Effects};
 use crate::engine::check::{Check, CheckVerdict, Key, StoreError, Verdicts};
 use crate::engine::clock::Clock;
 use crate::engine::usage::Added;
@@ -181,7 +181,7 @@ impl<C: Clock> MemoryStore<C> {
         };
         let (verdicts, effects) = group::decide(checks, now, state);
         let has_room = effects.iter().all(|(i, effect)| self.has_room(effect, state(*i)))
-            && self.record(checks, &verdicts, now, &mut sums);
+            && self.record(checks, (&verdicts, &effects), now, &mut sums);
         if has_room {
             for (i, effect) in effects {
                 locked[place(&names[i])].apply(names[i], effect, now, &mut sums);
@@ -226,9 +226,15 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Adds these verdicts to the records of the checks. Returns `false` and adds nothing if there is no room.
-    fn record<K: Borrow<Check>>(&self, checks: &[K], verdicts: &Verdicts, now: u64, sums: &mut Sums) -> bool {
+    fn record<K: Borrow<Check>>(
+        &self,
+        checks: &[K],
+        decided: (&Verdicts, &Effects),
+        now: u64,
+        sums: &mut Sums,
+    ) -> bool {
         let Some(usage) = &self.usage else { return true };
-        let added = group::added(checks, verdicts, now);
+        let added = group::added(checks, decided, now);
         if added.is_empty() {
             return true;
         }

@@ -27,6 +27,11 @@ descriptors:
   - key: waits
     rate_limit:
       {algorithm: leaky_bucket, period: 1h, requests_per_unit: 60, max_delay: 60s, usage: {by: hour, keep: 400d}}
+  - key: tenant
+    descriptors:
+      - key: hold
+        rate_limit:
+          {algorithm: budget, unit: year, requests_per_unit: 1000, settle_within: 100ms, usage: {by: hour, keep: 400d}}
   - key: never
     rate_limit: {unit: year, requests_per_unit: 0}
   - key: load
@@ -96,6 +101,46 @@ async fn a_record_has_what_passed_what_did_not_and_what_it_cost() {
         assert!(ask(hits("shadow", "ann", 2)).await);
     }
     assert_eq!(recorded(&redis, "{shop|shadow=ann}").await, totals(3, 0, 6));
+}
+
+/// What a budget charges, and not what streams hold: whatever is lost, doubled or late.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_cost_of_streams_is_what_they_settle_or_what_they_held_until_they_do() {
+    let redis = Redis::start();
+    let tollgate = start(&redis, &[]);
+    let ask = async |key: &str, streams: &[(&str, u64)], beside: &[&[(&str, &str)]]| {
+        let entries: Vec<[(&str, &str); 2]> =
+            streams.iter().map(|(stream, _)| [("tenant", "ann"), (key, *stream)]).collect();
+        let entries: Vec<&[(&str, &str)]> =
+            entries.iter().map(<[_; 2]>::as_slice).chain(beside.iter().copied()).collect();
+        let mut all = request("shop", &entries);
+        for (asked, (_, hits)) in all.descriptors.iter_mut().zip(streams) {
+            asked.hits_addend = Some(*hits);
+        }
+        tollgate.ask(all).await.unwrap().overall_code() == Code::Ok
+    };
+    let cost = async || recorded(&redis, "{shop|tenant=ann|hold~*}").await;
+
+    assert!(ask("hold", &[("a", 300)], &[]).await);
+    assert_eq!(cost().await, totals(1, 0, 0), "what is held is not used");
+    for _ in 0..2 {
+        assert!(ask("settle", &[("a", 120)], &[]).await);
+        assert_eq!(cost().await, totals(1, 0, 120), "a stream is charged once");
+    }
+    assert!(ask("hold", &[("b", 700)], &[]).await && !ask("hold", &[("c", 500)], &[]).await);
+    assert!(ask("settle", &[("c", 0)], &[]).await && ask("settle", &[("b", 0), ("b", 100), ("b", 50)], &[]).await);
+    assert!(!ask("hold", &[("d", 1)], &[&[("never", "x")]]).await, "another limit denies it");
+    assert_eq!(cost().await, totals(2, 2, 270));
+    assert!(ask("settle", &[("nobody", 30)], &[]).await);
+    assert_eq!(cost().await, totals(2, 2, 300), "a settle without a hold is charged");
+
+    assert!(ask("hold", &[("e", 200)], &[]).await);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(cost().await, totals(3, 2, 300));
+    assert!(ask("hold", &[("f", 1)], &[]).await && ask("settle", &[("f", 1)], &[]).await);
+    assert_eq!(cost().await, totals(4, 2, 501), "what has ended without a settle is charged, and recorded by the next");
+    assert!(ask("settle", &[("e", 150)], &[]).await);
+    assert_eq!(cost().await, totals(4, 2, 451), "a late settle corrects it");
 }
 
 /// The shadow-mode limit of the same request, which is over, records as well.

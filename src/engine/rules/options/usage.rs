@@ -23,11 +23,6 @@ pub(in crate::rules) const KEY: Key = key(
         "concurrency",
         "concurrency counts requests in progress, not usage over time: remove it, or choose another algorithm",
     ),
-    (
-        "budget",
-        "a budget has no usage records: they would count what streams hold, not what they settle; put a limit with \
-         usage on another descriptor",
-    ),
 ]);
 
 /// The keys of `usage`.
