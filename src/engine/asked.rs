@@ -21,6 +21,8 @@ pub struct Asked<'a> {
     pub failure_mode: FailureMode,
     /// The adjustments that apply.
     pub adjusted: Applied<'a>,
+    /// Whether another question of the request asks for it: a part of what a stream holds or settles.
+    pub is_part: bool,
 }
 
 impl Borrow<Check> for Asked<'_> {
@@ -78,7 +80,7 @@ impl<'a> Source<'a> {
 impl Asked<'_> {
     /// Makes this a part for which another question of the request asks: it denies nothing, and is no vote of a quota.
     pub(crate) fn join(&mut self) {
-        (self.role, self.check.role) = (Role::Shadow, Role::Shadow);
+        (self.role, self.check.role, self.is_part) = (Role::Shadow, Role::Shadow, true);
     }
 
     /// Returns the cost of one hit.

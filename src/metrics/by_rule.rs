@@ -475,9 +475,9 @@ impl RuleCounters {
         self.note_asked();
     }
 
-    /// Counts hits that a request has asked to be refunded.
-    pub(super) fn record_refund(&self, hits: u64) {
-        self.tally.add(OfRule::Refunded, hits);
+    /// Counts hits that a request reports: refunds, or what a stream has used.
+    pub(super) fn record_report(&self, of_rule: OfRule, hits: u64) {
+        self.tally.add(of_rule, hits);
         self.note_asked();
     }
 
@@ -510,7 +510,7 @@ fn family((of_rule, name, help): (OfRule, &str, &str), rules: &[Arc<RuleCounters
     let count = |rule: &Arc<RuleCounters>| rule.tally.get(of_rule);
     let has = |rule: &&Arc<RuleCounters>| match of_rule {
         OfRule::Banned => rule.has_penalty.load(Ordering::Relaxed),
-        OfRule::KnownDenied => count(rule) > 0,
+        OfRule::KnownDenied | OfRule::Settled => count(rule) > 0,
         _ => true,
     };
     let metrics = rules.iter().filter(has).map(|rule| metric(rule, None, count(rule))).collect();

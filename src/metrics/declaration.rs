@@ -101,6 +101,12 @@ pub(super) const OF_RULES: [(OfRule, &str, &str); OfRule::NUMBER - OUTCOMES.len(
         "Hits over the rule's limit that the denied cache decided without asking the store; a series appears with its \
          first hit.",
     ),
+    (
+        OfRule::Settled,
+        "settled_hits_total",
+        "Hits that streams of a budget have used, as they settled. What they held is in hits_total. A series appears \
+         with its first hit.",
+    ),
 ];
 
 /// Name and help of the requests on which candidate rules are compared, with the labels `domain`, `rule` and `outcome`.

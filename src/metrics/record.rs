@@ -71,8 +71,9 @@ impl Metrics {
                 && let Some(limited) = decisive(limits, self.near_limit_ratio)
             {
                 self.record_at_path(rules, request, &limited.asked, |tally, hits| match hits {
-                    Hits::Taken(hits) => tally.record(limited, hits, self.near_limit_ratio),
+                    Hits::Taken(hits) => tally.record(limited, held(limited, hits), self.near_limit_ratio),
                     Hits::Refunded(hits) => tally.add(OfRule::Refunded, hits),
+                    Hits::Settled(hits) => tally.add(OfRule::Settled, hits),
                 });
             }
         }
@@ -103,8 +104,10 @@ impl Metrics {
         }
         let counters = self.by_rule.of(rules, source);
         match Hits::of(&limited.asked) {
-            Hits::Taken(hits) => counters.record(limited, hits, self.near_limit_ratio),
-            Hits::Refunded(hits) => counters.record_refund(hits),
+            Some(Hits::Taken(hits)) => counters.record(limited, held(limited, hits), self.near_limit_ratio),
+            Some(Hits::Refunded(hits)) => counters.record_report(OfRule::Refunded, hits),
+            Some(Hits::Settled(hits)) => counters.record_report(OfRule::Settled, hits),
+            None => {}
         }
     }
 
@@ -117,7 +120,7 @@ impl Metrics {
         asked: &Asked<'_>,
         record: impl FnOnce(&Tally, Hits),
     ) {
-        let (Some(values), hits) = (&self.values, Hits::of(asked)) else { return };
+        let (Some(values), Some(hits)) = (&self.values, Hits::of(asked)) else { return };
         let Some(Descriptor { entries, .. }) = request.descriptors.get(asked.check.descriptor) else { return };
         match asked.source {
             Source::Rule(rule, _) if rule.has_values() => {
@@ -143,7 +146,7 @@ impl Metrics {
     fn record_undecided(&self, rules: &RuleMetrics, request: &Request, asked: &[Asked<'_>]) {
         for limits in asked.chunk_by(|one, next| one.check.descriptor == next.check.descriptor) {
             for asked in limits {
-                if let Hits::Taken(hits) = Hits::of(asked) {
+                if let Some(Hits::Taken(hits)) = Hits::of(asked) {
                     self.by_rule.of(rules, asked.source).record_undecided(hits);
                 }
             }
@@ -218,15 +221,25 @@ enum Hits {
     Taken(u64),
     /// Counted apart: they were counted as hits when they were taken.
     Refunded(u64),
+    /// Counted apart: the stream was counted when it began, with the hits that it held.
+    Settled(u64),
 }
 
 impl Hits {
-    fn of(Asked { check, .. }: &Asked<'_>) -> Hits {
-        match check.ask {
+    /// Returns the hits of a question; `None` for a part for which another question asks.
+    fn of(Asked { check, is_part, .. }: &Asked<'_>) -> Option<Hits> {
+        (!is_part).then(|| match check.ask {
             Ask::Refund(hits) => Hits::Refunded(hits.min(MAX_HITS)),
+            Ask::Settle(hits) => Hits::Settled(hits),
             ask => Hits::Taken(ask.taken().min(MAX_HITS)),
-        }
+        })
     }
+}
+
+/// Returns the hits that a request took of those it asked for: a stream may hold what a budget has learned.
+fn held(limited: &Limited<'_>, hits: u64) -> u64 {
+    let held = limited.verdict().filter(|_| hits > 0).and_then(|verdict| verdict.held);
+    held.map_or(hits, |held| held.hits)
 }
 
 #[cfg(test)]

@@ -23,6 +23,8 @@ pub(super) enum OfRule {
     Banned,
     /// Hits over the limit that were denied without asking the store.
     KnownDenied,
+    /// Hits that streams of a budget have used.
+    Settled,
     /// Hits that requests asked to refund.
     Refunded,
 }

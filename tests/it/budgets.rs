@@ -403,6 +403,29 @@ async fn streams_hold_and_settle_over_grpc_in_memory_and_in_redis() {
 }
 
 /// A stream that brings no estimate would pass however little is left if it held nothing.
+/// A stream is one request, however many parts tell of it.
+#[tokio::test]
+async fn metrics_tell_what_streams_held_and_what_they_settled() {
+    let rules = "
+domain: llm
+descriptors:
+  - {key: tenant, descriptors: [{key: hold, rate_limit: {algorithm: budget, unit: year, requests_per_unit: 1000}}]}
+";
+    let tollgate = Tollgate::start(rules, &[]);
+    asks(&tollgate, &[("hold", "a", 0), ("hold", "a", 500)]).await;
+    asks(&tollgate, &[("hold", "b", 501)]).await;
+    asks(&tollgate, &[("settle", "a", 0), ("settle", "a", 20), ("settle", "a", 100), ("settle", "a", 0)]).await;
+    asks(&tollgate, &[("settle", "b", 0)]).await;
+    let metric = |name: &str, more: &str| {
+        tollgate.metric(&format!("tollgate_{name}{{domain=\"llm\",rule=\"tenant|hold\"{more}}}"))
+    };
+    assert_eq!(metric("settled_hits_total", ""), 120.0);
+    assert_eq!((metric("hits_total", ""), metric("within_limit_hits_total", "")), (1001.0, 500.0));
+    let requests =
+        ["within_limit", "over_limit"].map(|outcome| metric("rule_requests_total", &format!(",outcome=\"{outcome}\"")));
+    assert_eq!(requests, [1.0, 1.0]);
+}
+
 /// Over gRPC, in memory and in Redis: too large an estimate is none, too small a one is raised, and what is learned is
 /// held by who brings none.
 #[tokio::test]

@@ -305,7 +305,7 @@ impl<'a> Plan<'a> {
                 ..Check::new(key, limit, ask.times(*cost))
             };
             let source = Source::Rule(rule, rule_limit);
-            self.add(Asked { check, source, role, failure_mode: *failure_mode, adjusted });
+            self.add(Asked { check, source, role, failure_mode: *failure_mode, adjusted, is_part: false });
         }
     }
 
@@ -327,7 +327,7 @@ impl<'a> Plan<'a> {
         let check =
             Check { role: of_check, descriptor: index, caller, shared, ..Check::new(key, limit, descriptor.ask) };
         let failure_mode = domain.defaults.failure_mode;
-        self.add(Asked { check, source: Source::Override(domain), role, failure_mode, adjusted });
+        self.add(Asked { check, source: Source::Override(domain), role, failure_mode, adjusted, is_part: false });
     }
 
     /// Returns the adjustments that apply to a limit of this descriptor.

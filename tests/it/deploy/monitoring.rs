@@ -139,7 +139,7 @@ fn each_alert_has_its_case() {
 }
 
 /// Metrics that a quiet service does not have or has no data for, so queries of them can be empty.
-const QUIET: [(&str, &str); 12] = [
+const QUIET: [(&str, &str); 13] = [
     ("tollgate_sentinels_answering_ratio", "without Sentinels"),
     ("tollgate_admin_requests_total", "without the admin API"),
     ("tollgate_candidate_", "without candidate rules"),
@@ -149,6 +149,7 @@ const QUIET: [(&str, &str); 12] = [
     ("tollgate_store_down", "while Redis is up"),
     ("tollgate_known_denied_hits_total", "before the first known denial"),
     ("tollgate_banned_hits_total", "without a penalty"),
+    ("tollgate_settled_hits_total", "without a budget"),
     ("outcome=\"shadow\"", "without a rule in shadow mode"),
     ("outcome=\"undecided\"", "while every limit is decided"),
     ("tollgate_rule_failure_mode_answers_total", "while Redis decides"),
