@@ -518,14 +518,16 @@ async fn without_a_store_an_instance_that_decides_alone_knows_of_settles() {
 }
 
 #[tokio::test]
-async fn a_settle_of_nothing_is_no_peek_to_who_asks() {
+async fn a_settle_of_nothing_and_a_hold_without_an_estimate_are_no_peeks_to_who_asks() {
     let tollgate = Tollgate::start(RULES, &[]);
     let told = |last: &str| {
         let address = format!("localhost:{}", tollgate.grpc_port);
         let words = ["ask", "--address", &*address, "--domain", "llm", "--hits", "0", "tenant=acme", last];
         String::from_utf8(command().args(words).output().unwrap().stdout).unwrap()
     };
-    assert!(told("settle=a").starts_with("passed\n"), "{}", told("settle=a"));
+    for last in ["hold=a", "settle=a"] {
+        assert!(told(last).starts_with("passed\n"), "{}", told(last));
+    }
 }
 
 /// When streams settle is not known, so it is no time to wait for.

@@ -5,8 +5,8 @@ mod text;
 
 use serde_json::{Value, json};
 
+use crate::engine::algorithm::Algorithm;
 use crate::engine::decision::DecidedBy;
-use crate::engine::descriptor::SETTLE_KEY;
 use crate::wire::details::{DescriptorDetails, Details, LimitDetails};
 use crate::wire::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 use crate::wire::{RateLimitDescriptor, RateLimitResponse};
@@ -44,10 +44,10 @@ pub(crate) enum Outcome {
     WouldBeLimited,
 }
 
-/// Returns whether the descriptor counts nothing: no hits, but for those by which a stream settles.
-fn is_peek(descriptor: &RateLimitDescriptor) -> bool {
-    let settles = descriptor.entries.last().is_some_and(|last| &*last.key == SETTLE_KEY);
-    descriptor.hits_addend == Some(0) && !settles
+/// Returns whether a limit that applies is a budget.
+fn has_budget(details: &Details) -> bool {
+    let mut limits = details.descriptors.iter().flat_map(|descriptor| &descriptor.limits);
+    limits.any(|limit| limit.algorithm == Algorithm::Budget.name())
 }
 
 impl Outcome {
@@ -77,7 +77,10 @@ impl Answer {
             details.descriptors = response.statuses.iter().map(descriptor).collect();
         }
         let what = match descriptors {
-            all if all.iter().all(is_peek) => What::Peek,
+            // To a budget it is a stream that brings no estimate, or has used nothing.
+            all if all.iter().all(|descriptor| descriptor.hits_addend == Some(0)) && !has_budget(&details) => {
+                What::Peek
+            }
             all if all.iter().all(|descriptor| descriptor.is_negative_hits) => What::Refund,
             _ => What::Hits,
         };
