@@ -53,7 +53,7 @@ pub fn table() -> String {
 fn limits() -> Vec<(&'static str, Limit)> {
     let limit = |algorithm, options| {
         let options = Options { count_denied: Some(false), ..options };
-        Limit::new(algorithm, NUMBER, Duration::from_millis(PERIOD_MS), options).expect("a limit that there is")
+        Limit::new(algorithm, NUMBER.into(), Duration::from_millis(PERIOD_MS), options).expect("a limit that there is")
     };
     let window = |segments, weighting| {
         let options = Options { segments: Some(segments), weighting: Some(weighting), ..Options::default() };

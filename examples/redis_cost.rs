@@ -278,7 +278,7 @@ fn limit(algorithm: Algorithm, number: u32, period: Duration) -> Limit {
     let burst = Some(number.max(1)).filter(|_| has("burst"));
     let max_delay = Some(Duration::from_secs(1)).filter(|_| has("max_delay"));
     let options = Options { count_denied: Some(false), burst, max_delay, ..Options::default() };
-    Limit::new(algorithm, number, period, options).unwrap()
+    Limit::new(algorithm, number.into(), period, options).unwrap()
 }
 
 fn check(limit: Limit, user: String) -> Check {

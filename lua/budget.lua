@@ -5,11 +5,11 @@
 -- a: '<dddddddI4' at (the counter's own time when it last changed, ms), shift (how far that time is ahead of the clock,
 --    ms), known_until (when all entries are forgotten, but for those of holds), first, next (numbers of the first item
 --    of the queue, and of the next one to come), due (when the first is due; 0 if there is none), learned (what nine of
---    ten streams use at most, in parts of a hit; 0 before a stream has asked for it), number of ends; then 'I4' the
---    used hits of the newest segment and each one before it, or of the window of the calendar; then '<dI4I4I4' for each
---    end, in the order of their times: at, hits (of all holds that end then), charged (the hits of those that are
---    charged then), holds
--- 's' and a stream's name, 'd': '<dI4I4' for each entry, the newest last: at, hits, kind
+--    ten streams use at most, in parts of a hit; 0 before a stream has asked for it), number of ends; then 'd' the used
+--    hits of the newest segment and each one before it, or of the window of the calendar; then '<dddI4' for each end, in
+--    the order of their times: at, hits (of all holds that end then), charged (the hits of those that are charged then),
+--    holds
+-- 's' and a stream's name, 'd': '<ddI4' for each entry, the newest last: at, hits, kind
 -- 'q' and a number, 'd': '<dd' an item of the queue: the name of a stream, due (when what was known is forgotten)
 -- figure1: holder; figure2: 1 for a settle, 2 to hold what was learned; plus 4 if an unsettled hold is refunded; plus 8
 -- times the number of segments, 0 for a calendar
@@ -18,18 +18,20 @@
 -- for a calendar: figure2 is more by 512 times the start of the present window, by the clock of the instance that asks
 -- (ms since the epoch); period is the length of that window (ms), plus BESIDE times that of the next (quarters of an
 -- hour); figure4 is more by BESIDE times the length of the window before (quarters of an hour)
+-- A sum from 2^53 on may be rounded, but not to one below 2^53: it compares with smaller numbers as it should.
 openers[#algorithms + 1] = open_hash
 -- One function for all: Redis defines every function anew in each call, and searches a list for each local that a
 -- function uses. With a function for each step it ran a quarter more instructions.
 local function decide_budget(
   hash, hits, by_others, number, period, now, charge, holder, mode, actual, within, most)
-  local ACCOUNT, END, ENTRY, ITEM = '<dddddddI4', '<dI4I4I4', '<dI4I4', '<dd'
-  local ACCOUNT_SIZE, END_SIZE, ENTRY_SIZE, ITEM_SIZE = 60, 20, 16, 16
+  local ACCOUNT, END, ENTRY, ITEM = '<dddddddI4', '<dddI4', '<ddI4', '<dd'
+  local ACCOUNT_SIZE, END_SIZE, ENTRY_SIZE, ITEM_SIZE = 60, 28, 20, 16
   -- A budget tells more than others: the number of holds, which is below this, beside a time.
   local HOLDS_TOLD = 16384
   -- The same as in the twin.
   local ENDS, MAX_HOLDS, MAX_CLOSED, MAX_NAMESAKES, MAX_TIDIED = 16, 10000, 10000, 100, 2
-  local LEARNED, STEPS, STANDS_STILL, QUARTER, BESIDE = 256, 80, 3600000, 900000, 68719476736
+  local LEARNED, STEPS, MAX_LEARNED, MAX_NUMBER = 256, 80, 35184372088831, 9007199254740991
+  local STANDS_STILL, QUARTER, BESIDE = 3600000, 900000, 68719476736
   local CHARGED, REFUNDED, SETTLED, OVERTAKEN, DENIED = 0, 1, 2, 3, 4
   local floor, max, min, pack, read = math.floor, math.max, math.min, struct.pack, struct.unpack
   local settles, refunds, present = mode % 4, floor(mode / 4) % 2, floor(mode / 512)
@@ -67,7 +69,7 @@ local function decide_budget(
   local changed, set_back, charged_now = false, false, 0
   assert_sound(account or not record)
   if account then
-    local ends_at = ACCOUNT_SIZE + 4 * places + 1
+    local ends_at = ACCOUNT_SIZE + 8 * places + 1
     assert_sound(#account >= ends_at - 1)
     local before, count
     before, shift, known_until, first, next_item, due, learned, count = read(ACCOUNT, account)
@@ -85,7 +87,10 @@ local function decide_budget(
       select_window(time, shift)
     end
     -- Moves the window.
-    counts = {read('<' .. string.rep('I4', places), account, ACCOUNT_SIZE + 1)}
+    counts = {read('<' .. string.rep('d', places), account, ACCOUNT_SIZE + 1)}
+    for place = 1, places do
+      assert_sound(is_whole(counts[place]))
+    end
     local left = floor((time - origin) / segment) - floor((before - origin) / segment)
     if left > 0 then
       for place = places, 1, -1 do
@@ -96,7 +101,9 @@ local function decide_budget(
     local previous = before
     for place = ends_at, #account, END_SIZE do
       local at, held, charged, its_holds = read(END, account, place)
-      assert_sound(is_whole(at) and at > previous and charged <= held and its_holds > 0 and its_holds <= held)
+      assert_sound(
+        is_whole(at) and is_whole(held) and is_whole(charged)
+        and at > previous and charged <= held and its_holds > 0 and its_holds <= held)
       previous = at
       if at > time then
         ends[#ends + 1] = {at = at, hits = held, charged = charged, holds = its_holds}
@@ -104,15 +111,16 @@ local function decide_budget(
       else
         local age = floor((time - origin) / segment) - floor((at - origin) / segment) + 1
         if age <= places then
-          counts[age] = add(counts[age], charged)
+          counts[age] = min(counts[age] + charged, MAX_NUMBER)
         end
         charged_now = charged_now + charged
         known_until = max(known_until, at + REMEMBERED)
       end
     end
     for place = 1, places do
-      used = used + counts[place]
+      used = min(used + counts[place], MAX_NUMBER)
     end
+    assert_sound(reserved <= MAX_NUMBER)
   end
   local is_new = not account or (known_until <= time and #ends == 0 and used == 0)
   if is_new then
@@ -135,7 +143,7 @@ local function decide_budget(
     assert_sound(#record <= MAX_NAMESAKES * ENTRY_SIZE and #record % ENTRY_SIZE == 0)
     for from = 1, #record, ENTRY_SIZE do
       local at, its_hits, kind = read(ENTRY, record, from)
-      assert_sound(is_whole(at) and (kind <= REFUNDED or (kind <= DENIED and at <= time)))
+      assert_sound(is_whole(at) and is_whole(its_hits) and (kind <= REFUNDED or (kind <= DENIED and at <= time)))
       if at + REMEMBERED > time then
         local place = #own + 1
         own[place] = {at = at, hits = its_hits, kind = kind}
@@ -177,19 +185,21 @@ local function decide_budget(
       local one = own[over]
       local paid = one.kind == CHARGED and one.hits or 0
       more, corrected_at, correction = max(actual - paid, 0), one.at, -max(paid - actual, 0)
-      one.hits, one.kind, changed, learns = min(actual, MAX_COUNT), SETTLED, true, true
+      one.hits, one.kind, changed, learns = min(actual, MAX_NUMBER), SETTLED, true, true
     elseif settled and actual > own[settled].hits then
-      more, own[settled].hits, changed = actual - own[settled].hits, min(actual, MAX_COUNT), true
+      more, own[settled].hits, changed = actual - own[settled].hits, min(actual, MAX_NUMBER), true
     elseif not settled and actual > 0 then
       more, added, learns = actual, OVERTAKEN, true
     end
     if learns then
       -- Nine times as far up as down: it stays where one of ten streams uses more.
-      local its_used = min(actual, MAX_COUNT) * LEARNED
+      local its_used, rest = min(actual, MAX_LEARNED) * LEARNED, learned % STEPS
+      local step = (learned - rest) / STEPS
       if its_used > learned then
-        learned = min(learned + floor(9 * learned / STEPS), MAX_COUNT * LEARNED)
+        -- Nine times as much would not be exact.
+        learned = min(learned + 9 * step + floor(9 * rest / STEPS), MAX_LEARNED * LEARNED)
       elseif its_used < learned then
-        learned = learned - floor(learned / STEPS)
+        learned = learned - step
       end
     end
   elseif charge then
@@ -241,7 +251,7 @@ local function decide_budget(
       its.charged = its.charged + (refunds == 0 and hits or 0)
       reserved, holds = reserved + hits, holds + 1
       added, its_at, its_hits = refunds == 0 and CHARGED or REFUNDED, stop, hits
-      learned = settles == 2 and learned == 0 and hits * LEARNED or learned
+      learned = settles == 2 and learned == 0 and min(hits, MAX_LEARNED) * LEARNED or learned
     else
       is_denied = true
     end
@@ -270,14 +280,18 @@ local function decide_budget(
     reserved, changed = reserved - less, true
   end
   if more > 0 then
-    used, counts[1] = used - counts[1], add(counts[1], more)
-    used = used + counts[1]
+    counts[1] = min(counts[1] + more, MAX_NUMBER)
   end
   local corrected = corrected_at and floor((time - origin) / segment) - floor((corrected_at - origin) / segment) + 1
     or math.huge
   if corrected <= places then
-    used, counts[corrected] = used - counts[corrected], add(counts[corrected], correction)
-    used = used + counts[corrected]
+    counts[corrected] = min(max(counts[corrected] + correction, 0), MAX_NUMBER)
+  end
+  if more > 0 or corrected <= places then
+    used = 0
+    for place = 1, places do
+      used = min(used + counts[place], MAX_NUMBER)
+    end
   end
   if is_denied and holding > 0 then
     -- A stream that is denied settles as well. That must not close the hold of another stream with the same name.
@@ -293,7 +307,7 @@ local function decide_budget(
       table.remove(own, place)
     end
     if #own < MAX_NAMESAKES then
-      own[#own + 1] = {at = its_at, hits = min(its_hits, MAX_COUNT), kind = added}
+      own[#own + 1] = {at = its_at, hits = min(its_hits, MAX_NUMBER), kind = added}
       known_until, changed = added <= REFUNDED and known_until or max(known_until, its_at + REMEMBERED), true
     end
   end
@@ -318,12 +332,15 @@ local function decide_budget(
       free[#free + 1] = {at = charged_until(one.at), hits = one.charged}
     end
     table.sort(free, function(one, other)
-      return one.at < other.at
+      return one.at > other.at
     end)
-    local owed = used + reserved + hits - number
+    -- From the last on: sums stay below 2^53 until no such hits have room.
+    local left = 0
     for _, one in ipairs(free) do
-      if owed > 0 and one.hits > 0 then
-        owed, at = owed - one.hits, one.at
+      left = left + one.hits
+      if left > number - hits then
+        at = one.at
+        break
       end
     end
     if is_full then
@@ -392,7 +409,7 @@ local function decide_budget(
         entries, is_kept, is_appended = {}, false, true
         for from = 1, #stored, ENTRY_SIZE do
           local at, one_hits, kind = read(ENTRY, stored, from)
-          assert_sound(is_whole(at) and (kind <= REFUNDED or (kind <= DENIED and at <= time)))
+          assert_sound(is_whole(at) and is_whole(one_hits) and (kind <= REFUNDED or (kind <= DENIED and at <= time)))
           if at + REMEMBERED > time then
             entries[#entries + 1] = {at = at, hits = one_hits, kind = kind}
             is_kept = is_kept or at + REMEMBERED > before
@@ -402,7 +419,7 @@ local function decide_budget(
     end
     local parts = {
       pack(ACCOUNT, time, shift, known_until, first, next_item, due, learned, #ends),
-      pack('<' .. string.rep('I4', places), unpack(counts)),
+      pack('<' .. string.rep('d', places), unpack(counts)),
     }
     for place, its in ipairs(ends) do
       parts[place + 2] = pack(END, its.at, its.hits, its.charged, its.holds)
@@ -429,7 +446,7 @@ local function decide_budget(
     all_hold, all_holds, first_end = overtaken and 0 or hits, overtaken and 0 or 1, not overtaken and stop
   end
   local told = all_holds + (first_end and first_end - clock or 0) * HOLDS_TOLD
-  return changed and hash, kept - clock, true, max(remaining, -MAX_COUNT), reset_at - clock, told, nil, all_hold,
+  return changed and hash, kept - clock, true, max(remaining, -MAX_NUMBER), reset_at - clock, told, nil, all_hold,
     charged_now
 end
 

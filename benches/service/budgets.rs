@@ -80,7 +80,7 @@ fn of_stream(budget: &Check, name: u64, ask: Ask) -> Check {
 
 fn check(algorithm: Algorithm, counter: &str) -> Check {
     let options = Options { settle_within: Some(PERIOD), ..Options::default() }.of(algorithm);
-    let limit = Limit::new(algorithm, u32::MAX, PERIOD, options).unwrap();
+    let limit = Limit::new(algorithm, u32::MAX.into(), PERIOD, options).unwrap();
     let entries = [Entry { key: "counter".into(), value: counter.into() }];
     Check::new(Key::new("", "bench", &entries, |_| None, &limit, Origin::Rule), limit, Ask::Take(1))
 }

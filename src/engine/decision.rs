@@ -392,11 +392,12 @@ impl<'a> Decision<'a> {
             let key = &limited.asked.check.key;
             let before =
                 self.limits.iter().zip(&rooms).filter(|(other, taken)| **taken && other.asked.check.key == *key);
-            let taken = before.map(|(other, _)| other.asked.cost()).fold(0, u32::saturating_add);
+            let taken =
+                before.map(|(other, _)| other.asked.cost()).fold(0, |sum: u64, cost| sum.saturating_add(cost.into()));
             rooms.push(match limited.verdict() {
                 Some(verdict) => {
                     let room = verdict.remaining.saturating_sub(taken);
-                    limited.banned_ms().is_none() && room >= limited.asked.cost()
+                    limited.banned_ms().is_none() && room >= u64::from(limited.asked.cost())
                 }
                 None => !limited.over(),
             });
@@ -438,7 +439,7 @@ impl Limited<'_> {
     }
 
     /// Returns how many more hits would be allowed; `None` if unknown.
-    pub fn remaining(&self) -> Option<u32> {
+    pub fn remaining(&self) -> Option<u64> {
         self.verdict().map(|verdict| verdict.remaining)
     }
 
@@ -494,7 +495,7 @@ impl Limited<'_> {
             return None;
         }
         let Check { limit, ask, caller, .. } = &self.asked.check;
-        let fits = ask.taken() <= u64::from(limit.capacity());
+        let fits = ask.taken() <= limit.capacity();
         let most = Caller::default();
         Some(match caller.max_wait_ms {
             _ if limit.capacity() == 0 => Never::LetsNothingPass,
@@ -530,7 +531,7 @@ impl Limited<'_> {
     }
 
     /// Returns the most hits that other instances may have admitted by their shares; `None` if the limit has no shares.
-    pub fn other_shares(&self) -> Option<u32> {
+    pub fn other_shares(&self) -> Option<u64> {
         self.asked.check.other_shares(self.own_share().map_or(0, |share| share.capacity))
     }
 
@@ -611,7 +612,7 @@ pub fn most_pressing<'l, 'a>(limits: &'l [Limited<'a>]) -> Option<&'l Limited<'a
 }
 
 /// Returns a sort key that orders limits by their remaining hits, the least first and unknown values last.
-pub fn least_first(limited: &Limited<'_>) -> (bool, Option<u32>) {
+pub fn least_first(limited: &Limited<'_>) -> (bool, Option<u64>) {
     let remaining = limited.remaining();
     (remaining.is_none(), remaining)
 }

@@ -208,9 +208,9 @@ impl Placeholder {
         match self {
             Placeholder::Domain => escaped(cut(denial.domain)),
             Placeholder::Rule => escaped(cut(denial.rule)),
-            Placeholder::Limit => number(denial.limit.map(u64::from)),
+            Placeholder::Limit => number(denial.limit),
             Placeholder::Period => escaped(&denial.period),
-            Placeholder::Remaining => number(denial.remaining.map(u64::from)),
+            Placeholder::Remaining => number(denial.remaining),
             Placeholder::WaitSeconds => number(denial.wait_seconds),
             Placeholder::Wait => denial.wait().unwrap_or_else(|| "unknown".to_owned()),
             Placeholder::Message => escaped(&denial.message()),
@@ -379,11 +379,11 @@ pub struct Denial<'d> {
     /// The limit's name; empty if no limit denies the request.
     pub rule: &'d str,
     /// The limit's number.
-    pub limit: Option<u32>,
+    pub limit: Option<u64>,
     /// The limit's period in words.
     pub period: Cow<'d, str>,
     /// Number of hits that are left.
-    pub remaining: Option<u32>,
+    pub remaining: Option<u64>,
     /// Seconds until the request passes, if that is known.
     pub wait_seconds: Option<u64>,
     /// The cause.

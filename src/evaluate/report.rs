@@ -185,9 +185,9 @@ pub struct Suggestion {
     /// The base of the percentage: `keys` or `requests`.
     pub of: &'static str,
     /// The smallest number that meets the goal; `None` if all tried numbers deny more.
-    pub number: Option<u32>,
+    pub number: Option<u64>,
     /// The number in the rules.
-    pub present: u32,
+    pub present: u64,
     /// Number of keys.
     pub keys: u64,
     /// Number of requests.
@@ -200,7 +200,7 @@ pub struct Suggestion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Point {
     /// The number.
-    pub number: u32,
+    pub number: u64,
     /// Number of keys with a denial.
     pub keys_denied: u64,
     /// Number of denied requests.
@@ -316,7 +316,7 @@ impl LimitReport {
 
 impl Suggestion {
     fn new(goal: Goal, (rule, limit): (&Rule, &RuleLimit), target: &Target) -> Suggestion {
-        let point = |(number, denied): (&u32, &Denied)| Point {
+        let point = |(number, denied): (&u64, &Denied)| Point {
             number: *number,
             keys_denied: denied.keys,
             requests_denied: denied.requests,

@@ -99,7 +99,7 @@ pub(super) struct Target {
     pub(super) decisions: u64,
     pub(super) keys: u64,
     /// A number that denies too much; at first 0, which denies everything.
-    low: u32,
+    low: u64,
     /// The limits tried in this pass.
     tried: Vec<Tried>,
     /// Index of each key.
@@ -109,7 +109,7 @@ pub(super) struct Target {
     /// For each key, whether one of the remaining numbers may deny it a request.
     at_risk: Vec<bool>,
     /// The denials by each number.
-    pub(super) curve: BTreeMap<u32, Denied>,
+    pub(super) curve: BTreeMap<u64, Denied>,
     pub(super) found: Found,
 }
 
@@ -131,7 +131,7 @@ pub(super) enum Found {
     /// The search continues.
     Searching,
     /// The smallest number that meets the goal.
-    Number(u32),
+    Number(u64),
     /// Every number denies too much.
     None,
 }
@@ -168,7 +168,7 @@ impl<'r> Search<'r> {
             let (limit, _) = run.limit(rule_limit)?;
             let tally = &run.tallies[rule_limit.id];
             let is_replayed = tally.decisions > 0 && !limit.algorithm().has_holders();
-            let high = u32::try_from(tally.most_hits()).unwrap_or(u32::MAX);
+            let high = tally.most_hits().min(u32::MAX.into());
             is_replayed.then(|| Target {
                 id: rule_limit.id,
                 limit,
@@ -343,16 +343,16 @@ impl Target {
 
 impl Tried {
     /// Returns limits with these numbers, as far as the algorithm allows.
-    fn all(limit: &Limit, numbers: Vec<u32>) -> Vec<Tried> {
+    fn all(limit: &Limit, numbers: Vec<u64>) -> Vec<Tried> {
         let limits = numbers.into_iter().filter_map(|number| limit.with_number_alone(number).ok());
         limits.map(|limit| Tried { limit, requests: 0 }).collect()
     }
 }
 
 /// Returns numbers from 1 to `high` with approximately equal ratios.
-fn ladder(high: u32) -> Vec<u32> {
-    let step = f64::from(high).powf(1.0 / (TRIED - 1) as f64);
-    let mut numbers: Vec<u32> = (0..TRIED - 1).map(|power| step.powi(power as i32).round() as u32).collect();
+fn ladder(high: u64) -> Vec<u64> {
+    let step = (high as f64).powf(1.0 / (TRIED - 1) as f64);
+    let mut numbers: Vec<u64> = (0..TRIED - 1).map(|power| step.powi(power as i32).round() as u64).collect();
     numbers.push(high);
     numbers.sort_unstable();
     numbers.dedup();
@@ -360,8 +360,8 @@ fn ladder(high: u32) -> Vec<u32> {
 }
 
 /// Returns evenly spaced numbers between these two.
-fn between(low: u32, high: u32) -> Vec<u32> {
-    let gap = u64::from(high - low);
+fn between(low: u64, high: u64) -> Vec<u64> {
+    let gap = high - low;
     let steps = (TRIED as u64 + 1).min(gap);
-    (1..steps).map(|step| low + (gap * step / steps) as u32).collect()
+    (1..steps).map(|step| low + gap * step / steps).collect()
 }

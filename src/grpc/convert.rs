@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::ServiceOptions;
 use super::headers;
-use crate::engine::algorithm::{Algorithm, Ask};
+use crate::engine::algorithm::{Algorithm, Ask, clipped};
 use crate::engine::decision::{Decision, Limited, Status, most_pressing};
 use crate::engine::descriptor::{Descriptor, Entry, Override, Request, Unit};
 use crate::wire::rate_limit_descriptor::RateLimitOverride;
@@ -155,7 +155,7 @@ fn status(status: &Status<'_>, decision: &Decision<'_>, retry_after: Option<u64>
             let pressing = most_pressing(limits);
             if let Some(limited) = pressing.filter(|limited| limited.verdict().is_some() || over) {
                 answer.current_limit = Some(current_limit(limited));
-                answer.limit_remaining = limited.remaining().unwrap_or(0);
+                answer.limit_remaining = clipped(limited.remaining().unwrap_or(0));
                 // Whole seconds, as in `envoyproxy/ratelimit`: Envoy's own headers cut off fractions. For a fixed
                 // window it is the end of the window, regardless of other limits, also as there.
                 let is_fixed = limited.asked.check.limit.algorithm() == Algorithm::FixedWindow;
@@ -190,7 +190,7 @@ fn current_limit(limited: &Limited<'_>) -> RateLimit {
     let period = limited.asked.check.limit.window().and_then(Unit::multiple_of);
     let unit = period.map_or(WireUnit::Unknown, |(unit, _)| unit.into());
     RateLimit {
-        requests_per_unit: limited.asked.check.limit.number(),
+        requests_per_unit: clipped(limited.asked.check.limit.number()),
         unit: unit.into(),
         name: limited.asked.source.name().to_owned(),
         unit_multiplier: period.map(|(_, multiplier)| multiplier).filter(|multiplier| *multiplier > 1),

@@ -323,12 +323,12 @@ fn describe(span: &Span, decision: &Decision<'_>) {
         let limit = &limited.asked.check.limit;
         span.set_text("tollgate.limit.name", limited.asked.source.label());
         span.set("tollgate.limit.algorithm", limit.algorithm().name());
-        span.set("tollgate.limit.number", i64::from(limit.number()));
+        span.set("tollgate.limit.number", i64::try_from(limit.number()).unwrap_or(i64::MAX));
         if limit.window().is_some() {
             span.set("tollgate.limit.period_ms", i64::try_from(limit.period_ms()).unwrap_or(i64::MAX));
         }
         if let Some(remaining) = limited.remaining() {
-            span.set("tollgate.limit.remaining", i64::from(remaining));
+            span.set("tollgate.limit.remaining", i64::try_from(remaining).unwrap_or(i64::MAX));
         }
     }
     if let Some(retry_after_ms) = decision.retry_after_ms() {

@@ -30,7 +30,7 @@ impl Default for Upstream {
 /// A limit that the upstream is told of.
 struct Told<'d> {
     rule: &'d str,
-    remaining: u32,
+    remaining: u64,
     is_soft: bool,
 }
 

@@ -21,7 +21,7 @@ use super::client::Client;
 use super::json::whole;
 use super::query::Query;
 use super::replays::{Places, Turn};
-use crate::engine::algorithm::Algorithm;
+use crate::engine::algorithm::{Algorithm, MAX_NUMBER};
 use crate::engine::rules::Rules;
 use crate::evaluate::RuleDifferences;
 use crate::observe::redaction::Values;
@@ -236,7 +236,7 @@ fn question(query: Option<&str>) -> Result<(Option<Question>, Scope), Refusal> {
     let question = Question {
         domain: query.owned("domain"),
         rule: query.owned("rule"),
-        number: query.number("number", 0..=u32::MAX)?,
+        number: query.number("number", 0..=MAX_NUMBER)?,
         period_ms: query.number("period_ms", 0..=u64::MAX)?,
         algorithm: query.one_of("algorithm", Algorithm::ALL, Algorithm::name)?,
         goal: query.parsed("suggest")?,

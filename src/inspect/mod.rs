@@ -45,9 +45,9 @@ pub struct Counter {
     /// The limit as text.
     pub limit: String,
     /// Largest number of hits that can pass at one moment.
-    pub capacity: u32,
+    pub capacity: u64,
     /// Number of hits that would pass now.
-    pub remaining: u32,
+    pub remaining: u64,
     /// Time until it is as good as new.
     pub reset_after_ms: u64,
     /// Remaining time of a ban, if its penalty has imposed one.
@@ -61,7 +61,7 @@ pub struct Counter {
     /// The most hits that other instances may have admitted by their shares, if its limit has shares. They are in none
     /// of these numbers, and a reset does not reach them: they end a period later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub other_shares: Option<u32>,
+    pub other_shares: Option<u64>,
     /// What is used and held of a budget.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<ExplainedBudget>,

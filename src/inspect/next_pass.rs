@@ -22,7 +22,7 @@ pub async fn next_after_ms<S: Store>(decision: &Decision<'_>, store: &S, deadlin
         full.iter().partition(|full| full.limited.asked.check.limit.algorithm() == Algorithm::FixedWindow);
     for Full { place, limited, hits } in at_reset {
         // A new window is empty.
-        let wait = |own: Verdict| if u64::from(own.remaining) >= *hits { 0 } else { own.reset_after_ms };
+        let wait = |own: Verdict| if own.remaining >= *hits { 0 } else { own.reset_after_ms };
         waits[*place] = limited.own().map(wait);
     }
     let probed: Vec<_> = probed.into_iter().filter(|full| full.limited.asked.check.limit.ignores_denied()).collect();
@@ -60,7 +60,7 @@ fn full<'d, 'a>(decision: &'d Decision<'a>) -> Vec<Full<'d, 'a>> {
     };
     let rooms = decision.rooms();
     let full = (0..limits.len()).filter(|place| !rooms[*place]).map(of);
-    let fits = |full: &Full<'_, '_>| full.hits <= full.limited.asked.check.limit.capacity().into();
+    let fits = |full: &Full<'_, '_>| full.hits <= full.limited.asked.check.limit.capacity();
     full.filter(|full| matches!(full.limited.answer, Answer::Store(_)) && fits(full)).collect()
 }
 

@@ -417,7 +417,7 @@ impl RuleCounters {
     fn set_figures(&self, allowance: &Allowance) {
         let (number, period_ms) = match allowance {
             Allowance::Unlimited => (NONE, NONE),
-            Allowance::Limited(limit) => (limit.number().into(), limit.window().map_or(NONE, |_| limit.period_ms())),
+            Allowance::Limited(limit) => (limit.number(), limit.window().map_or(NONE, |_| limit.period_ms())),
         };
         self.number.store(number, Ordering::Relaxed);
         self.period_ms.store(period_ms, Ordering::Relaxed);

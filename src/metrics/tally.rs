@@ -160,13 +160,12 @@ impl Around {
 
     /// Where denied requests are charged, the hits that use the rest of the limit are near it, and only those after
     /// them are over it.
-    fn of(verdict: Verdict, capacity: u32, near: u64, hits: u64) -> Around {
-        let capacity = u64::from(capacity);
+    fn of(verdict: Verdict, capacity: u64, near: u64, hits: u64) -> Around {
         if verdict.allowed {
-            let used = capacity.saturating_sub(verdict.remaining.into());
+            let used = capacity.saturating_sub(verdict.remaining);
             return Around { near: used.saturating_sub(near).min(hits), over: 0 };
         }
-        let over = verdict.excess.map_or(hits, |excess| hits.min(excess.into()));
+        let over = verdict.excess.map_or(hits, |excess| hits.min(excess));
         let before = capacity.saturating_sub(hits - over);
         Around { near: if over < hits { capacity.saturating_sub(near.max(before)) } else { 0 }, over }
     }
@@ -174,7 +173,7 @@ impl Around {
 
 /// Returns the number of hits up to which a limit is not near. Computed in single precision, as `envoyproxy/ratelimit`
 /// does: 0.7 of 90 is 63, but 62.99… in double precision.
-fn near_limit(capacity: u32, ratio: f32) -> u64 {
+fn near_limit(capacity: u64, ratio: f32) -> u64 {
     (capacity as f32 * ratio).floor() as u64
 }
 
@@ -223,6 +222,6 @@ mod tests {
         let near = near.map(|(capacity, ratio)| near_limit(capacity, ratio));
         assert_eq!(near, [0, 57, 12, 16, 8, 6, 11, 4, 0, 63, 126]);
         assert_eq!(near_limit(100_000_007, 0.8), 80_000_008);
-        assert_eq!(near_limit(u32::MAX, 1.0), 1 << 32);
+        assert_eq!(near_limit(u32::MAX.into(), 1.0), 1 << 32);
     }
 }

@@ -360,8 +360,8 @@ mod tests {
                     let told: Vec<String> = told(&notifier).await.into_iter().map(|notice| notice.mark).collect();
                     let own = decision.limits[0].own().unwrap();
                     let capacity = decision.limits[0].asked.check.limit.capacity();
-                    let used = f64::from(capacity - own.remaining) / f64::from(capacity);
-                    let is_full = own.remaining == 0 || !own.allowed && hits <= u64::from(capacity);
+                    let used = (capacity - own.remaining) as f64 / capacity as f64;
+                    let is_full = own.remaining == 0 || !own.allowed && hits <= capacity;
                     for (mark, share) in [("50%", 0.5), ("80%", 0.8), ("100%", 1.0)] {
                         let until = last.get(&(user, mark)).copied().unwrap_or(0);
                         let is_due = (used >= share - 1e-9 || is_full) && now >= until;

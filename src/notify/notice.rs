@@ -34,12 +34,12 @@ pub(super) struct Notice {
     /// The share that is reached.
     pub(super) mark: String,
     /// The hits that are used, and those that are left.
-    used: u32,
-    remaining: u32,
+    used: u64,
+    remaining: u64,
     /// The most hits at a time: the number of the limit, or its burst.
-    limit: u32,
+    limit: u64,
     /// The number of the limit.
-    number: u32,
+    number: u64,
     algorithm: &'static str,
     /// Absent for requests in progress.
     #[serde(skip_serializing_if = "Option::is_none")]

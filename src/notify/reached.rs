@@ -19,9 +19,9 @@ pub(super) const SHORTEST: Duration = Duration::from_secs(60);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reached {
     /// The hits that are used.
-    pub(super) used: u32,
+    pub(super) used: u64,
     /// The hits that the limit admits.
-    pub(super) capacity: u32,
+    pub(super) capacity: u64,
     /// Whether the limit is used up: nothing is left, or too little for a request that fits into an unused one.
     pub(super) is_used_up: bool,
     /// Time until the counter is as new, in milliseconds.
@@ -43,7 +43,7 @@ impl Reached {
         Some(Reached {
             used: capacity.saturating_sub(own.remaining),
             capacity,
-            is_used_up: own.remaining == 0 || !own.allowed && hits <= u64::from(capacity),
+            is_used_up: own.remaining == 0 || !own.allowed && hits <= capacity,
             reset_after_ms: own.reset_after_ms,
             lasts: lasts(limit, own.reset_after_ms),
         })

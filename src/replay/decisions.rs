@@ -57,7 +57,7 @@ struct LineEntry<'l> {
 
 #[derive(Debug, Deserialize)]
 struct LineLimit {
-    number: u32,
+    number: u64,
     period_ms: Option<u64>,
 }
 
@@ -253,7 +253,7 @@ impl Line<'_> {
             return Ok(None);
         }
         let limit = self.limit.as_ref().and_then(|LineLimit { number, period_ms }| {
-            Override::of_period(*number, Duration::from_millis((*period_ms)?))
+            Override::of_period(u32::try_from(*number).ok()?, Duration::from_millis((*period_ms)?))
         });
         limit.map(Some).ok_or_else(|| "has no limit that a request can bring along".to_owned())
     }

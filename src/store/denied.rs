@@ -44,7 +44,7 @@ use tokio::time::Instant;
 
 use super::Store;
 use super::sharded::Sharded;
-use crate::engine::algorithm::{Ask, Caller, Initial, Limit, Penalty, Verdict};
+use crate::engine::algorithm::{Ask, Caller, Initial, Limit, MAX_HITS, Penalty, Verdict};
 use crate::engine::check::group::Votes;
 use crate::engine::check::{Check, CheckVerdict, Key, StoreError, Verdicts};
 use crate::engine::descriptor::Role;
@@ -318,7 +318,7 @@ impl Denial {
         let elapsed_ms = u64::try_from(now.duration_since(self.asked).as_millis()).unwrap_or(u64::MAX);
         let later = |verdict: Verdict| Verdict {
             // None of the hits asked for now is counted, so all of them are above the number.
-            excess: verdict.excess.map(|_| u32::MAX),
+            excess: verdict.excess.map(|_| MAX_HITS),
             reset_after_ms: verdict.reset_after_ms.saturating_sub(elapsed_ms),
             retry_after_ms: verdict.retry_after_ms.map(|ms| ms.saturating_sub(elapsed_ms)),
             ..verdict
@@ -407,7 +407,7 @@ mod tests {
         Verdicts::from([Some(CheckVerdict::new(own, 0))])
     }
 
-    fn limit(algorithm: Algorithm, number: u32, period_ms: u64, options: Options) -> Limit {
+    fn limit(algorithm: Algorithm, number: u64, period_ms: u64, options: Options) -> Limit {
         Limit::new(algorithm, number, Duration::from_millis(period_ms), options).unwrap()
     }
 
@@ -430,7 +430,7 @@ mod tests {
         #[test]
         fn what_is_known_is_just_what_the_store_says(
             algorithms in prop::collection::vec(
-                (prop::sample::select(Algorithm::ALL), 0..5_u32, 1..60_u64, prop::option::of(1..4_u32), any::<bool>()),
+                (prop::sample::select(Algorithm::ALL), 0..5_u64, 1..60_u64, prop::option::of(1..4_u32), any::<bool>()),
                 3,
             ),
             // The range starts a second before midnight in Santo Domingo.
@@ -466,7 +466,7 @@ mod tests {
                 // A denial that is known while the store is unavailable is true, however old it is.
                 if let Some(known) = denials.known(&checks[0], at(now)) {
                     let said = store.decide(&[Check { ask: Ask::Peek, ..checks[0].clone() }]).unwrap()[0].unwrap();
-                    let passes = said.allowed() && u64::from(said.together().remaining) >= checks[0].ask.taken();
+                    let passes = said.allowed() && said.together().remaining >= checks[0].ask.taken();
                     prop_assert!(!known.allowed() && !passes, "{:?} is let pass: {:?}", checks, said);
                 }
                 match denials.fresh(&checks, at(now)) {
@@ -506,7 +506,7 @@ mod tests {
         #[test]
         fn a_request_that_one_known_denial_denies_is_denied_and_charged_to_none(
             algorithms in prop::collection::vec(
-                (prop::sample::select(Algorithm::ALL), 0..5_u32, any::<bool>(), any::<bool>()),
+                (prop::sample::select(Algorithm::ALL), 0..5_u64, any::<bool>(), any::<bool>()),
                 2,
             ),
             steps in prop::collection::vec(

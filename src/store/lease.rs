@@ -577,7 +577,7 @@ mod tests {
         (Check { lease: Some(lease), ..Check::new(key, limit, Ask::Take(1)) }, lease)
     }
 
-    fn remaining(remaining: u32) -> Verdict {
+    fn remaining(remaining: u64) -> Verdict {
         Verdict {
             allowed: true,
             remaining,

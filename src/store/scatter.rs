@@ -295,7 +295,7 @@ mod tests {
         }
 
         /// Returns the remaining hits of a counter.
-        async fn left(&self, key: usize, limit: Limit) -> u32 {
+        async fn left(&self, key: usize, limit: Limit) -> u64 {
             let check = check(key, limit, Ask::Peek, Role::Enforced);
             let verdicts = self.nodes[self.holder(&check)].check(&[check], Instant::now()).await.unwrap();
             verdicts[0].unwrap().own.remaining
@@ -437,7 +437,7 @@ mod tests {
                 for request in &requests {
                     let checks: Vec<Check> =
                         request.iter().map(|(key, ask, role)| check(*key, limits[*key], *ask, *role)).collect();
-                    let said = |verdicts: Verdicts| -> Vec<(bool, u32)> {
+                    let said = |verdicts: Verdicts| -> Vec<(bool, u64)> {
                         verdicts.iter().flatten().map(|it| (it.own.allowed, it.own.remaining)).collect()
                     };
                     let by_several = said(decide(&several, &checks, soon()).await.unwrap());
@@ -479,7 +479,7 @@ mod tests {
                     prop_assert!(!error || broke);
                     for (key, limit) in limits.iter().enumerate() {
                         let after = nodes.of(key, *limit).left(key, *limit).await;
-                        let taken = i64::from(before[key]) - i64::from(after);
+                        let taken = before[key] as i64 - after as i64;
                         let Some(place) = request.iter().position(|(asked, ..)| *asked == key) else {
                             prop_assert_eq!(taken, 0, "nobody has asked for it");
                             continue;
@@ -487,7 +487,7 @@ mod tests {
                         let hits = request[place].1.hits();
                         let counts_denied = limit.count_denied();
                         // A limit that counts denials stops at its number, and a refund stops at zero.
-                        let at_most = hits.min(i64::from(before[key]));
+                        let at_most = hits.min(before[key] as i64);
                         let (low, high) = if hits < 0 { (hits, 0) } else { (0, at_most) };
                         prop_assert!((low..=high).contains(&taken), "{taken} of {hits}");
                         prop_assert!(
@@ -501,7 +501,7 @@ mod tests {
                         // If denials count, there may be more to refund than the remaining hits show.
                         if passed && !denied && (hits > 0 || !counts_denied) {
                             // At most the hits that were taken are refunded.
-                            prop_assert_eq!(taken, hits.max(i64::from(before[key]) - 12), "it passed");
+                            prop_assert_eq!(taken, hits.max(before[key] as i64 - 12), "it passed");
                         }
                         if denied && !broke && !counts_denied && hits > 0 {
                             prop_assert_eq!(taken, 0, "it was denied");
@@ -556,7 +556,7 @@ mod tests {
                     if !breaks {
                         prop_assert_eq!(recorded, expected[key], "of {}", key);
                     }
-                    let charged = 12 - i64::from(nodes.left(key, *limit).await);
+                    let charged = 12 - nodes.left(key, *limit).await as i64;
                     // A limit in shadow mode admits hits that it cannot charge, and a limit that counts denials stops
                     // at its number.
                     prop_assert!(recorded.cost >= charged, "{} was charged, {} recorded", charged, recorded.cost);
@@ -602,7 +602,7 @@ mod tests {
                 }
                 for (key, passed) in passed.into_iter().enumerate() {
                     prop_assert!(passed <= 12, "{passed} passed");
-                    prop_assert_eq!(u64::from(nodes.left(key, limit).await), 12 - passed, "of {}", key);
+                    prop_assert_eq!(nodes.left(key, limit).await, 12 - passed, "of {}", key);
                 }
                 Ok(())
             })?;

@@ -85,7 +85,7 @@ impl Clock for OwnClock {
 /// What the store told of a counter.
 #[derive(Clone, Copy)]
 struct Told {
-    remaining: u32,
+    remaining: u64,
     /// When the counter is like a new one.
     until: Duration,
 }
@@ -276,7 +276,7 @@ impl<S> Shares<S> {
                 let used =
                     |(share, verdict): (Limit, CheckVerdict)| share.capacity().saturating_sub(verdict.own.remaining);
                 let used = of(Ask::Peek).map_or(0, used);
-                let own_hits = hits.min(used.into());
+                let own_hits = hits.min(used);
                 let own = Ask::refund(own_hits).and_then(of);
                 // A share whose counter cannot be asked refunds nothing.
                 let left = if own.is_some() { hits - own_hits } else { hits };
@@ -347,7 +347,7 @@ fn has_room(parts: &Parts) -> bool {
 fn together(ask: Ask, own: &Verdict, told: &Verdict) -> Verdict {
     let allowed = told.allowed || (ask == Ask::Peek && own.allowed);
     let remaining = told.remaining.saturating_add(own.remaining);
-    let fewer = u32::try_from(ask.taken().saturating_sub(1)).unwrap_or(u32::MAX);
+    let fewer = ask.taken().saturating_sub(1);
     let waits = [own.retry_after_ms, told.retry_after_ms];
     Verdict {
         allowed,

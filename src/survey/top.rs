@@ -47,7 +47,7 @@ pub struct TopPart {
     pub totals: Vec<RuleTotal>,
     /// The largest count that was left out, at the most; 0 if all are there.
     #[serde(default)]
-    pub left_out: u32,
+    pub left_out: u64,
 }
 
 /// A key of one instance.
@@ -135,7 +135,7 @@ pub fn merge(by: By, parts: Parts<TopPart>, wanted: usize) -> MergedTop {
     for (place, (_, part)) in parts.iter().enumerate() {
         for RuleTotal { domain, rule, total, floor } in &part.totals {
             let of = totals.entry((domain.clone(), rule.clone())).or_insert_with(|| (0, vec![0; parts.len()]));
-            of.0 += total;
+            of.0 = of.0.saturating_add(*total);
             of.1[place] = of.1[place].max(unseen((*floor).max(part.left_out)));
         }
     }
@@ -160,11 +160,11 @@ pub fn merge(by: By, parts: Parts<TopPart>, wanted: usize) -> MergedTop {
 }
 
 /// Returns the most hits that a key may have before it gets a count, in 99 of 100 cases.
-fn unseen(competing: u32) -> u64 {
-    if competing == 0 { 0 } else { UNSEEN * (u64::from(competing) + 1) }
+fn unseen(competing: u64) -> u64 {
+    if competing == 0 { 0 } else { UNSEEN.saturating_mul(competing.saturating_add(1)) }
 }
 
-fn sum(one: Option<u32>, other: Option<u32>) -> Option<u32> {
+fn sum(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.saturating_add(other)),
         (one, other) => one.or(other),
@@ -173,16 +173,16 @@ fn sum(one: Option<u32>, other: Option<u32>) -> Option<u32> {
 
 impl Sum {
     fn new(by: By, instance: usize, key: HeavyKey) -> Sum {
-        let (count, at_least) = (u64::from(key.count(by)), u64::from(key.at_least));
-        let at_most = at_least + unseen(key.count(by).saturating_sub(key.at_least));
+        let (count, at_least) = (key.count(by), key.at_least);
+        let at_most = at_least.saturating_add(unseen(key.count(by).saturating_sub(key.at_least)));
         Sum { key, count, at_least, at_most, counted: vec![instance] }
     }
 
     fn add(&mut self, by: By, instance: usize, key: HeavyKey) {
         let more = Sum::new(by, instance, key);
-        self.count += more.count;
-        self.at_least += more.at_least;
-        self.at_most += more.at_most;
+        self.count = self.count.saturating_add(more.count);
+        self.at_least = self.at_least.saturating_add(more.at_least);
+        self.at_most = self.at_most.saturating_add(more.at_most);
         self.counted.push(instance);
         let (own, key) = (&mut self.key, more.key);
         (own.hits, own.denied, own.near) =
@@ -195,9 +195,9 @@ impl Sum {
         if let Some((total, unseen)) = totals.get(&(key.domain.clone(), key.rule.clone())) {
             key.share = count as f64 / (*total).max(1) as f64;
             let elsewhere = unseen.iter().enumerate().filter(|(instance, _)| !counted.contains(instance));
-            at_most += elsewhere.map(|(_, unseen)| unseen).sum::<u64>();
+            at_most = elsewhere.map(|(_, unseen)| *unseen).fold(at_most, u64::saturating_add);
         }
-        key.at_least = u32::try_from(at_least).unwrap_or(u32::MAX);
+        key.at_least = at_least;
         (count, TopKey { key, at_most: Some(at_most) })
     }
 }
@@ -278,12 +278,12 @@ descriptors:
                 }
                 for key in top.keys.iter().take(50).filter(|key| key.key.descriptor.is_some()) {
                     let real = exact[&user(key)];
-                    assert!(u64::from(key.key.at_least) <= real, "{key:?} has {real}");
+                    assert!(key.key.at_least <= real, "{key:?} has {real}");
                     keys += 1;
                     outside += usize::from(key.at_most.unwrap() < real);
                 }
                 for key in top.keys.iter().take(5) {
-                    let (said, real) = (f64::from(key.key.hits.unwrap()), exact[&user(key)] as f64);
+                    let (said, real) = (key.key.hits.unwrap() as f64, exact[&user(key)] as f64);
                     assert!((said / real - 1.0).abs() < 0.1, "{said} for {real} at {s}");
                 }
             }
@@ -308,7 +308,7 @@ descriptors:
         let top = merged(worlds, By::Hits, 25);
         for key in &top.keys {
             let hits: u64 = user(key)[1..].parse::<u64>().unwrap() + 150;
-            assert!(u64::from(key.key.at_least) <= hits && hits <= key.at_most.unwrap(), "{key:?} has {hits}");
+            assert!(key.key.at_least <= hits && hits <= key.at_most.unwrap(), "{key:?} has {hits}");
         }
     }
 

@@ -58,7 +58,7 @@ pub struct LimitDetails {
     pub name: String,
     pub algorithm: String,
     /// Number of hits in a period, or at once.
-    pub number: u32,
+    pub number: u64,
     /// `None` for a limit without a period.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub period_ms: Option<u64>,
@@ -67,10 +67,10 @@ pub struct LimitDetails {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_zone: Option<String>,
     /// Largest number of hits that can pass at one moment.
-    pub capacity: u32,
+    pub capacity: u64,
     /// Number of hits that would still pass now. This and the following are `None` if they are not known.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub remaining: Option<u32>,
+    pub remaining: Option<u64>,
     /// Time until the counter is as good as new.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reset_after_ms: Option<u64>,
@@ -130,10 +130,10 @@ pub fn tell_passed(metadata: &mut Struct, passed: impl IntoIterator<Item = bool>
 
 /// Adds to the dynamic metadata what the upstream is told: the limit with the least remaining hits, their number, and
 /// whether the request is near one of its limits.
-pub fn tell_upstream(metadata: &mut Struct, (rule, remaining, is_soft): (&str, u32, bool)) {
+pub fn tell_upstream(metadata: &mut Struct, (rule, remaining, is_soft): (&str, u64, bool)) {
     let fields = [
         ("rule".to_owned(), Value::from(rule)),
-        ("remaining".to_owned(), Value::from(f64::from(remaining))),
+        ("remaining".to_owned(), Value::from(remaining as f64)),
         ("soft".to_owned(), Value::from(is_soft)),
     ];
     tell(metadata, "upstream", Value { kind: Some(Kind::StructValue(Struct { fields: fields.into() })) });
@@ -196,7 +196,7 @@ mod tests {
         let limit = LimitDetails {
             name: "per-user".into(),
             algorithm: "sliding_window".into(),
-            number: u32::MAX,
+            number: (1 << 53) - 1,
             period_ms: Some(1_500),
             remaining: Some(0),
             reset_after_ms: Some((1 << 53) - 1),

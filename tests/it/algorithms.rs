@@ -149,7 +149,7 @@ proptest! {
             }
         }
         for (window, sum) in admitted {
-            prop_assert!(sum <= limit.number().into(), "{sum} in the window until {window}");
+            prop_assert!(sum <= limit.number(), "{sum} in the window until {window}");
         }
     }
 
@@ -166,14 +166,14 @@ proptest! {
         let mut admitted = 0;
         for is_other in others {
             counter.limit = if is_other { other } else { limit };
-            admitted += u32::from(counter.take(1).allowed);
+            admitted += u64::from(counter.take(1).allowed);
         }
         prop_assert!(admitted <= 2 * limit.number(), "{admitted}");
     }
 
     #[test]
     fn as_many_as_remain_pass_and_one_more_does_not(counter in any_counter()) {
-        let remaining = i64::from(counter.peek().remaining);
+        let remaining = counter.peek().remaining as i64;
         prop_assert!(remaining == 0 || counter.at(counter.now, remaining).allowed);
         prop_assert!(!counter.at(counter.now, remaining + 1).allowed);
     }
@@ -191,7 +191,7 @@ proptest! {
         counter in any_counter(), max_wait in max_wait_ms(), more in prop_oneof![0..3_i64, 0..=MAX_HITS as i64]
     ) {
         let mut counter = counter.within(max_wait);
-        let hits = (i64::from(counter.peek().remaining) + more).min(MAX_HITS as i64);
+        let hits = (counter.peek().remaining as i64 + more).min(MAX_HITS as i64);
         let verdict = counter.take(hits);
         match verdict.retry_after_ms {
             Some(0) => prop_assert!(verdict.allowed),
@@ -203,7 +203,7 @@ proptest! {
             None => {
                 prop_assert!(!verdict.allowed);
                 let fresh = Counter { state: None, ..counter.clone() };
-                prop_assert!(hits > i64::from(fresh.peek().remaining));
+                prop_assert!(hits > fresh.peek().remaining as i64);
                 prop_assert!(!counter.at(counter.now + memory_ms(&counter.limit), hits).allowed);
             }
         }
@@ -271,7 +271,7 @@ proptest! {
     fn a_denial_costs_nothing_unless_denials_count(counter in any_counter(), more in 1..10_i64) {
         let mut counter = counter;
         let before = counter.clone();
-        let hits = i64::from(counter.peek().remaining) + more;
+        let hits = (counter.peek().remaining as i64 + more).min(MAX_HITS as i64);
         prop_assert!(!counter.take(hits).allowed);
         if counter.limit.count_denied() {
             prop_assert_eq!(counter.peek().remaining, 0);
@@ -300,13 +300,13 @@ proptest! {
             return Ok(());
         }
         // The first charge may be the one that extends the time for which a slower limit is kept.
-        counter.take(i64::from(limit.capacity()) + 1);
+        counter.take(limit.capacity() as i64 + 1);
         let after = counter.take(0);
         let end = counter.now + after.reset_after_ms;
         let mut taken = 0;
         for ask in 0..asks {
             counter.now += after.reset_after_ms / asks * u64::from(ask > 0);
-            taken += u32::from(counter.take(i64::from(limit.capacity()) + 1).allowed);
+            taken += u32::from(counter.take(limit.capacity() as i64 + 1).allowed);
         }
         prop_assert_eq!(taken, 0);
         prop_assert!(begins_empty || counter.at(end, 0).remaining == limit.capacity());
@@ -367,7 +367,7 @@ proptest! {
     fn a_changed_number_is_in_force_at_once_and_keeps_the_count(counter in any_counter(), number in 0..100_u32) {
         let old = counter.limit;
         let options = Options { burst: None, ..old.options() };
-        let new = Limit::new(old.algorithm(), number, old.period(), options).unwrap();
+        let new = Limit::new(old.algorithm(), number.into(), old.period(), options).unwrap();
         let mut counter = counter;
         // Hits restored since the last charge are restored at the new rate, so a refund that changes nothing settles
         // them first.
@@ -381,7 +381,7 @@ proptest! {
         let used = old.capacity() - before.remaining;
         let left = new.capacity().saturating_sub(used);
         // The delay need not correspond to a whole number of hits, so a partial hit may count or not.
-        let part = u32::from(old.options().max_delay.is_some());
+        let part = u64::from(old.options().max_delay.is_some());
         prop_assert!(after.remaining <= left + part);
         // A counter over its limit can be over by more than it shows.
         if before.remaining > 0 {
@@ -401,7 +401,7 @@ proptest! {
     #[test]
     fn parts_of_a_limit_are_no_more_than_the_whole_and_never_nothing(limit in any_limit(), parts in 1..50_u32) {
         let part = limit.divided_by(parts);
-        prop_assert_eq!(part.number(), (limit.number() / parts).max(limit.number().min(1)));
+        prop_assert_eq!(part.number(), (limit.number() / u64::from(parts)).max(limit.number().min(1)));
         prop_assert!(part.capacity() <= limit.capacity());
         prop_assert_eq!((part.algorithm(), part.period()), (limit.algorithm(), limit.period()));
     }
@@ -437,7 +437,7 @@ proptest! {
     ) {
         let delay = Some(Duration::from_millis(max_delay));
         let options = Options { burst: Some(burst), max_delay: delay, ..Options::default() };
-        let limit = Limit::new(Algorithm::LeakyBucket, number, Duration::from_millis(period), options).unwrap();
+        let limit = Limit::new(Algorithm::LeakyBucket, number.into(), Duration::from_millis(period), options).unwrap();
         let mut counter = Counter::new(limit, START);
         // The time at which the bucket is empty, in units of 1/number of a millisecond.
         let (unit, held) = (u64::from(number), u64::from(burst) * period);
@@ -467,7 +467,7 @@ proptest! {
         steps in prop::collection::vec((-3..6_i64, prop_oneof![3 => 0..2_u64, 2 => 0..10_u64, 1 => 0..200_u64]), 1..150)
     ) {
         let period_of = Duration::from_millis(period);
-        let limit = Limit::new(Algorithm::SlidingLog, number, period_of, Options::default()).unwrap();
+        let limit = Limit::new(Algorithm::SlidingLog, number.into(), period_of, Options::default()).unwrap();
         let mut counter = Counter::new(limit, START);
         let mut admitted: Vec<u64> = Vec::new();
         for (hits, wait) in steps {
@@ -491,7 +491,7 @@ proptest! {
         number in 1..12_u32, count_denied: bool, steps in prop::collection::vec((1..30_i64, 0..3_u64), 1..200)
     ) {
         let options = Options { count_denied: Some(count_denied), ..Options::default() };
-        let limit = Limit::new(Algorithm::SlidingLog, number, Duration::from_secs(60), options).unwrap();
+        let limit = Limit::new(Algorithm::SlidingLog, number.into(), Duration::from_secs(60), options).unwrap();
         let mut counter = Counter::new(limit, START);
         for (hits, wait) in steps {
             counter.now += wait;
@@ -744,7 +744,8 @@ proptest! {
     fn concurrency_is_a_bound_also_where_names_repeat(
         number in 1..6_u32, streams in prop::collection::vec((0..3_u64, 0..40_u64, 1..400_u64, 0..30_u64), 1..120)
     ) {
-        let limit = Limit::new(Algorithm::Concurrency, number, Duration::from_secs(60), Options::default()).unwrap();
+        let minute = Duration::from_secs(60);
+        let limit = Limit::new(Algorithm::Concurrency, number.into(), minute, Options::default()).unwrap();
         let mut counter = Counter::new(limit, START);
         // The ends of the requests in progress; and the time and holder of each release.
         let (mut in_progress, mut releases): (Vec<u64>, Vec<(u64, u64)>) = Default::default();
@@ -786,7 +787,7 @@ proptest! {
         number in 1..12_u32, hold in 1..150_u64, streams in streams()
     ) {
         let period = Duration::from_millis(hold);
-        let limit = Limit::new(Algorithm::Concurrency, number, period, Options::default()).unwrap();
+        let limit = Limit::new(Algorithm::Concurrency, number.into(), period, Options::default()).unwrap();
         let mut counter = Counter::new(limit, START);
         // Time of admission, hits, and end.
         let mut in_progress: Vec<(u64, i64, Option<u64>)> = Vec::new();
@@ -821,12 +822,12 @@ fn of_exactly_the_number_sent_evenly_a_sliding_window_lets_a_part_pass_and_a_log
         for phase in [0, 1, 997] {
             let (gap, rounds) = (6_000, 100);
             let passed = |algorithm, options, gap| {
-                let period = Duration::from_millis(u64::from(number) * 6_000);
+                let period = Duration::from_millis(number * 6_000);
                 let limit = Limit::new(algorithm, number, period, options).unwrap();
                 let mut counter = Counter::new(limit, START + phase);
                 let mut passed = 0;
                 for _ in 0..rounds * (number + 1) {
-                    passed += u32::from(counter.take(1).allowed);
+                    passed += u64::from(counter.take(1).allowed);
                     counter.now += gap;
                 }
                 passed
@@ -980,7 +981,7 @@ fn nonsense_is_refused() {
         assert_eq!(delayed(5, delay), Some(LimitError::MaxDelay));
     }
     assert_eq!(delayed(5, 60_000_000), None);
-    assert_eq!(delayed(u32::MAX, 60_000_000), Some(LimitError::EndlessQueue));
+    assert_eq!(delayed(u32::MAX.into(), 60_000_000), Some(LimitError::EndlessQueue));
 }
 
 #[test]
@@ -995,12 +996,12 @@ fn all_that_is_wrong_with_a_limit_is_reported() {
     );
     let slots = Options { count_denied: Some(true), ..Options::default() };
     assert_eq!(
-        new(Algorithm::Concurrency, u32::MAX, slots),
+        new(Algorithm::Concurrency, u32::MAX.into(), slots),
         [LimitError::Hold, LimitError::Slots, LimitError::SlotsOfDenied]
     );
     // The time to fill is not reported for an invalid period.
     let endless = Options { burst: Some(u32::MAX), max_delay: ms(60_000), ..Options::default() };
-    assert_eq!(new(Algorithm::LeakyBucket, u32::MAX, endless), [LimitError::Period]);
+    assert_eq!(new(Algorithm::LeakyBucket, u32::MAX.into(), endless), [LimitError::Period]);
     let wrong = Penalty::new(0, Duration::ZERO, Duration::ZERO, false).unwrap_err();
     assert_eq!(wrong, [PenaltyError::After, PenaltyError::Within, PenaltyError::Ban]);
 }

@@ -7,7 +7,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use serde_json::json;
 use tollgate::engine::algorithm::{
-    Algorithm, Ask, Bounds, Caller, Charge, Held, Limit, Options, Outcome, State, TimeZone, Unsettled, Verdict,
+    Algorithm, Ask, Bounds, Caller, Charge, Held, Limit, MAX_HITS, MAX_NUMBER, Options, Outcome, State, TimeZone,
+    Unsettled, Verdict,
 };
 use tollgate::wire::rate_limit_response::Code;
 use tonic::Code as Status;
@@ -28,7 +29,7 @@ const WITHIN: Duration = Duration::from_millis(100);
 
 fn limit(number: u32, period: Duration, unsettled: Unsettled) -> Limit {
     let options = Options { settle_within: Some(WITHIN), unsettled: Some(unsettled), ..Options::default() };
-    Limit::new(Algorithm::Budget, number, period, options).unwrap()
+    Limit::new(Algorithm::Budget, number.into(), period, options).unwrap()
 }
 
 /// The counter of a budget.
@@ -59,13 +60,13 @@ impl Budget {
     }
 
     /// Settles, and returns what remains.
-    fn settle(&mut self, holder: u64, used: u64) -> u32 {
+    fn settle(&mut self, holder: u64, used: u64) -> u64 {
         let verdict = self.ask(holder, Ask::Settle(used));
         assert!(verdict.allowed, "no settle is denied");
         verdict.remaining
     }
 
-    fn remaining(&mut self) -> u32 {
+    fn remaining(&mut self) -> u64 {
         self.ask(0, Ask::Peek).remaining
     }
 }
@@ -201,7 +202,7 @@ fn a_charge_of_a_learned_estimate_is_taken_back_whole() {
     let held = verdict.held.unwrap().hits;
     assert!(held > 500, "{held}");
     let charge = Charge::of(ask, budget.now, &verdict).unwrap();
-    assert_eq!((charge.hits, u64::from(before - budget.remaining())), (held, held));
+    assert_eq!((charge.hits, (before - budget.remaining())), (held, held));
     budget.ask_as(without_estimate(77), Ask::TakeBack(charge));
     assert_eq!(budget.remaining(), before);
 }
@@ -234,7 +235,7 @@ fn what_is_not_settled_in_time_is_charged_or_refunded_and_a_late_settle_corrects
 fn a_second_settle_charges_only_what_exceeds_the_first() {
     let mut budget = Budget::new(100, Unsettled::Charge);
     assert!(budget.hold(1, 10));
-    let remaining: Vec<u32> = [10, 10, 30, 0].into_iter().map(|used| budget.settle(1, used)).collect();
+    let remaining: Vec<u64> = [10, 10, 30, 0].into_iter().map(|used| budget.settle(1, used)).collect();
     assert_eq!(remaining, [90, 90, 70, 70]);
     assert!(budget.hold(1, 10), "a stream with that name begins anew");
     assert_eq!((budget.remaining(), budget.settle(1, 5)), (60, 65));
@@ -340,7 +341,7 @@ proptest! {
         let (mut budget, used, lost) = run(limit(100_000, LONG, unsettled), u64::MAX, &streams);
         budget.now += 2 * WITHIN.as_millis() as u64;
         let paid: u64 = used.iter().map(|(_, hits)| hits).sum::<u64>() + if charges { lost } else { 0 };
-        prop_assert_eq!(u64::from(100_000 - budget.remaining()), paid);
+        prop_assert_eq!(100_000 - budget.remaining(), paid);
     }
 
     /// No choice of names lets streams pay less than what they used.
@@ -351,7 +352,7 @@ proptest! {
         let unsettled = if charges { Unsettled::Charge } else { Unsettled::Refund };
         let (mut budget, used, _) = run(limit(number, LONG, unsettled), names, &streams);
         budget.now += 2 * WITHIN.as_millis() as u64;
-        let paid = u64::from(number - budget.remaining());
+        let paid = u64::from(number) - budget.remaining();
         let owed: u64 = used.iter().map(|(_, hits)| hits).sum();
         prop_assert!(paid >= owed.min(number.into()), "{paid} of {owed}");
     }
@@ -402,7 +403,65 @@ async fn streams_hold_and_settle_over_grpc_in_memory_and_in_redis() {
     }
 }
 
-/// A stream that brings no estimate would pass however little is left if it held nothing.
+/// Bytes a day: more than 32 bits hold. Only the protocol's own fields have no room for that.
+#[tokio::test]
+async fn a_wide_budget_counts_exactly_in_memory_and_in_redis() {
+    const NUMBER: u64 = 10_000_000_000_000;
+    const TOKEN: &str = "a token of some length";
+    let rules = "
+domain: llm
+descriptors:
+  - key: tenant
+    descriptors:
+      - key: hold
+        rate_limit:
+          {algorithm: budget, unit: year, requests_per_unit: 10000000000000,
+           estimate: 5000000000, max_estimate: 9999999999999}
+";
+    let redis = Redis::start();
+    for settings in [&[][..], &[&*format!("REDIS_URL={}", redis.url())]] {
+        let settings = [&["ADMIN_API=true", "ADMIN_TOKEN=a token of some length"], settings].concat();
+        let tollgate = Tollgate::start(rules, &settings);
+        let counter = || {
+            let told = tollgate.admin("GET", "/counters?domain=llm&tenant=acme&hold=peek", TOKEN).1[0].take();
+            let number = |value: &serde_json::Value| value.as_u64().unwrap();
+            assert_eq!(number(&told["capacity"]), NUMBER, "{told}");
+            (number(&told["remaining"]), number(&told["budget"]["used"]), number(&told["budget"]["held"]))
+        };
+        assert_eq!(asks(&tollgate, &[("hold", "a", 9_999_999_999_999)]).await, (Code::Ok, 1));
+        assert_eq!(counter(), (1, 0, 9_999_999_999_999));
+        assert_eq!(asks(&tollgate, &[("hold", "b", 2)]).await.0, Code::OverLimit);
+        assert_eq!(asks(&tollgate, &[("settle", "a", 5_000_000_001)]).await, (Code::Ok, u32::MAX));
+        assert_eq!(counter(), (NUMBER - 5_000_000_001, 5_000_000_001, 0));
+        assert_eq!(asks(&tollgate, &[("hold", "c", 0)]).await.0, Code::Ok, "the estimate of the rule");
+        assert_eq!(counter(), (NUMBER - 10_000_000_001, 5_000_000_001, 5_000_000_000));
+        assert_eq!(asks(&tollgate, &[("settle", "c", NUMBER)]).await, (Code::Ok, 0));
+        assert_eq!(counter(), (0, NUMBER + 5_000_000_001, 0), "the excess is counted");
+        let (_, told) = tollgate.admin("GET", "/explain?domain=llm&tenant=acme&hold=peek", TOKEN);
+        let limit = &told["descriptors"][0]["limits"][0];
+        assert_eq!(limit["state"]["budget"]["used"], NUMBER + 5_000_000_001, "{told}");
+        let all = request("llm", &[&[("tenant", "acme"), ("hold", "d")]]);
+        let status = tollgate.ask(all).await.unwrap().statuses.remove(0);
+        assert_eq!(status.current_limit.unwrap().requests_per_unit, u32::MAX, "clipped");
+    }
+}
+
+/// Sums of the largest numbers are still compared exactly.
+#[test]
+fn numbers_up_to_the_largest_are_held_and_settled_to_the_hit() {
+    let options = Options { settle_within: Some(WITHIN), ..Options::default() };
+    let limit = Limit::new(Algorithm::Budget, MAX_NUMBER - 1, LONG, options).unwrap();
+    let mut budget = Budget { limit, state: None, now: START };
+    assert!(budget.hold(1, MAX_NUMBER - 2) && budget.hold(2, 1) && !budget.hold(3, 1));
+    assert_eq!(budget.settle(1, MAX_NUMBER - 3), 1);
+    assert_eq!(budget.settle(2, 3), 0);
+    let held = Held { hits: 0, holds: 0, first_ends_ms: 0 };
+    let verdict = budget.ask(0, Ask::Peek);
+    assert_eq!((verdict.remaining, verdict.excess, verdict.held), (0, Some(1), Some(held)));
+    // Beyond that, hits are no longer counted.
+    assert_eq!((budget.settle(4, MAX_HITS), budget.ask(0, Ask::Peek).excess), (0, Some(1)));
+}
+
 /// A stream is one request, however many parts tell of it.
 #[tokio::test]
 async fn metrics_tell_what_streams_held_and_what_they_settled() {
@@ -461,6 +520,7 @@ descriptors:
     }
 }
 
+/// A stream that brings no estimate would pass however little is left if it held nothing.
 #[tokio::test]
 async fn a_stream_without_an_estimate_holds_that_of_a_budget_beside_it_or_one_hit() {
     let small_day = RULES.replace("requests_per_unit: 5000", "requests_per_unit: 700");
@@ -635,6 +695,10 @@ fn a_budget_that_cannot_be_is_refused_with_what_would_be_right() {
                 "{{key: hold, rate_limit: {budget}}}, {{key: settle, rate_limit: {{unit: day, requests_per_unit: 9}}}}"
             ),
             "hold and settle cannot both be here",
+        ),
+        (
+            "{key: hold, rate_limit: {algorithm: budget, unit: day, requests_per_unit: 9007199254740992}}".to_owned(),
+            "must be a whole number from 0 to 9007199254740991",
         ),
         (
             "{key: hold, rate_limit: {algorithm: budget, unit: day, requests_per_unit: 9, estimate: 0}}".to_owned(),

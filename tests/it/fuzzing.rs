@@ -734,14 +734,17 @@ fn streams_of_one_name_do_not_hold_redis_up() {
     let server = Redis::start_with(&["--slowlog-log-slower-than", "1000000"]);
     let mut redis = Client::open(server.url()).unwrap().get_connection().unwrap();
     script::load(false).for_each(|load| load.exec(&mut redis).unwrap());
-    let limit = Limit::new(Algorithm::Concurrency, SLOTS, Duration::from_secs(3_600), Options::default()).unwrap();
+    let limit =
+        Limit::new(Algorithm::Concurrency, SLOTS.into(), Duration::from_secs(3_600), Options::default()).unwrap();
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as f64;
     let slot = |holder: u32| [&f64::from(holder).to_le_bytes()[..], &now.to_le_bytes(), &1_u32.to_le_bytes()].concat();
     let head = [SLOTS, SLOTS].map(u32::to_le_bytes).concat();
     // All slots of one name; and a name for each, which has been denied too.
     let one_name: Vec<u8> = (0..SLOTS).flat_map(|_| slot(1)).collect();
     let names: Vec<u8> = (0..SLOTS).chain((0..SLOTS).rev()).flat_map(slot).collect();
-    for (slots, wants, free) in [(one_name.clone(), ask(-1), 1), (one_name, ask(-10_000), SLOTS), (names, ask(1), 0)] {
+    for (slots, wants, free) in
+        [(one_name.clone(), ask(-1), 1), (one_name, ask(-10_000), SLOTS.into()), (names, ask(1), 0)]
+    {
         let check =
             Check { caller: Caller { holder: 1, ..Caller::default() }, ..limited("stream", limit, None, wants) };
         cmd("SET").arg(check.key.as_str()).arg([&head[..], &slots].concat()).exec(&mut redis).unwrap();

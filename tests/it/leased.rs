@@ -59,7 +59,7 @@ fn limit() -> impl Strategy<Value = Limit> {
     (prop::sample::select(algorithms), 10..120_u32, 1..40_u32).prop_map(|(algorithm, number, burst)| {
         let burst = algorithm.options().contains(&"burst").then_some(burst + 8);
         let options = Options { burst, count_denied: Some(false), ..Options::default() };
-        Limit::new(algorithm, number, Duration::from_secs(1), options).unwrap()
+        Limit::new(algorithm, number.into(), Duration::from_secs(1), options).unwrap()
     })
 }
 
@@ -192,7 +192,7 @@ impl Scene {
 
     /// A request was denied: all of the number was used, or out.
     fn was_needed(&self, hits: u64) {
-        let (number, capacity) = (u64::from(self.limit.number()), u64::from(self.limit.capacity()));
+        let (number, capacity) = (self.limit.number(), self.limit.capacity());
         // A tenth of a period more, for segments. A bucket is full again after its own time.
         let remembered =
             if self.limit.algorithm().options().contains(&"burst") { capacity * 1_000 / number + 1 } else { 1_100 };
@@ -207,7 +207,7 @@ impl Scene {
 
     /// Whether no interval admits more than the limit promises.
     fn is_kept(&self) -> Result<(), String> {
-        let (number, period) = (u64::from(self.limit.number()), 1_000);
+        let (number, period) = (self.limit.number(), 1_000);
         let in_period = |from: u64| -> u64 {
             self.admitted.iter().filter(|(at, _)| (from..from + period).contains(at)).map(|(_, hits)| hits).sum()
         };
@@ -228,7 +228,7 @@ impl Scene {
                 }
             }
             _ => {
-                let burst = u64::from(self.limit.capacity());
+                let burst = self.limit.capacity();
                 for (place, (from, _)) in self.admitted.iter().enumerate() {
                     let mut sum = 0;
                     for (at, hits) in &self.admitted[place..] {

@@ -26,12 +26,12 @@ use tollgate::store::redis::topology::config::{OnCall, RedisConfig};
 use tollgate::wire::rate_limit_response::Code;
 
 fn sliding_log(number: u32, period_ms: u64) -> Limit {
-    Limit::new(Algorithm::SlidingLog, number, Duration::from_millis(period_ms), Options::default()).unwrap()
+    Limit::new(Algorithm::SlidingLog, number.into(), Duration::from_millis(period_ms), Options::default()).unwrap()
 }
 
 /// Returns leases of which so many hits may be out.
 fn lease(most: u32, ttl_ms: u64, limit: &Limit) -> Lease {
-    let unused = u64::from(most) * 10_000 / u64::from(limit.capacity());
+    let unused = u64::from(most) * 10_000 / limit.capacity();
     Lease::new(u16::try_from(unused).unwrap(), Some(Duration::from_millis(ttl_ms)), limit).unwrap()
 }
 
@@ -171,7 +171,7 @@ impl Desk {
     }
 
     /// Returns the remaining hits in the store.
-    fn remaining(&self, check: &Check) -> u32 {
+    fn remaining(&self, check: &Check) -> u64 {
         own(self.memory.decide(&[stored(0, check)])).remaining
     }
 
@@ -181,7 +181,7 @@ impl Desk {
 }
 
 fn leased(name: &str, number: u32) -> Check {
-    let limit = Limit::new(Algorithm::SlidingWindow, number, MAX_PERIOD, Options::default()).unwrap();
+    let limit = Limit::new(Algorithm::SlidingWindow, number.into(), MAX_PERIOD, Options::default()).unwrap();
     let key = Key::new("", name, &[], |_| None, &limit, Origin::Rule);
     Check { lease: Some(lease(100.min(number / 2), 10_000, &limit)), ..Check::new(key, limit, Ask::Take(1)) }
 }
@@ -327,7 +327,7 @@ async fn a_known_denial_ends_with_the_lease_that_it_is_for() {
         ask(&leases, &ann).await;
     }
     let left = own(memory.decide(&[stored(0, &ann)])).remaining;
-    assert!(left < 990 && own(memory.decide(&[stored(left.into(), &ann)])).allowed, "the rest is taken by others");
+    assert!(left < 990 && own(memory.decide(&[stored(left, &ann)])).allowed, "the rest is taken by others");
     // A request with several limits does not use the lease.
     let both = [ann.clone(), bob];
     assert!(!own(leases.check(&both, soon()).await).allowed);

@@ -314,7 +314,7 @@ fn every_pair_of_options_keeps_the_properties_of_its_algorithm() {
             }
             // Honest where no ban hides it.
             if verdict.ban.is_none() && limit.options().initial != Some(Initial::Empty) {
-                let remaining = u64::from(verdict.own.remaining);
+                let remaining = verdict.own.remaining;
                 assert!(remaining == 0 || at(now, Ask::take(remaining).unwrap()), "fewer remain: {}", told());
                 assert!(!at(now, Ask::take(remaining + 1).unwrap()), "more remain: {}", told());
             }

@@ -29,7 +29,7 @@ fn rules(text: &str) -> Rules {
 }
 
 /// A rule for each user.
-fn of_users(algorithm: Algorithm, number: u32, period_ms: u64) -> String {
+fn of_users(algorithm: Algorithm, number: u64, period_ms: u64) -> String {
     let algorithm = algorithm.name();
     format!(
         "{{domain: shop, descriptors: [{{key: user, rate_limit: {{name: per-user, period: {period_ms}ms, \
@@ -86,7 +86,7 @@ proptest! {
     fn a_replay_says_what_was_said_live(
         lines in lines(200), algorithm in algorithm(), number in 1..8_u32, period_ms in 1..5_000_u64,
     ) {
-        let rules = rules(&of_users(algorithm, number, period_ms));
+        let rules = rules(&of_users(algorithm, number.into(), period_ms));
         let (_, limit) = rules.limits().next().unwrap();
         let Allowance::Limited(limit) = limit.config.allowance else { panic!("it is limited") };
         let mut states: HashMap<usize, State> = HashMap::new();

@@ -134,7 +134,7 @@ impl Fleet {
     }
 
     /// Returns the hits that shares and the store have charged to a counter of this limit.
-    async fn charged(&self, name: &str, limit: &Limit) -> u32 {
+    async fn charged(&self, name: &str, limit: &Limit) -> u64 {
         let mut charged = 0;
         for instance in 0..self.instances.len() {
             let verdict = self.one(instance, &check(name, *limit, Ask::Peek, self.instances.len())).await;
@@ -154,7 +154,7 @@ impl Fleet {
 }
 
 fn window(number: u32) -> Limit {
-    Limit::new(Algorithm::SlidingWindow, number, Duration::from_secs(60), Options::default()).unwrap()
+    Limit::new(Algorithm::SlidingWindow, number.into(), Duration::from_secs(60), Options::default()).unwrap()
 }
 
 fn check(name: &str, limit: Limit, ask: Ask, seats: usize) -> Check {
@@ -175,7 +175,7 @@ async fn a_share_is_admitted_without_the_store_and_the_rest_with_it() {
         assert!(verdict.allowed());
         remaining.push(verdict.own.remaining);
     }
-    assert_eq!(remaining, (20..30).rev().collect::<Vec<u32>>(), "what the store has is not known to be used");
+    assert_eq!(remaining, (20..30).rev().collect::<Vec<u64>>(), "what the store has is not known to be used");
     assert_eq!((fleet.asked(), fleet.admitted_alone.load(Ordering::Relaxed)), (0, 10));
     for left in (0..20).rev() {
         let verdict = fleet.one(0, &take).await;
@@ -503,7 +503,7 @@ async fn drawn(steps: Vec<Step>) -> Result<(), TestCaseError> {
                 } else {
                     let after = states(&fleet, &limits).await;
                     // What leaks from a bucket in a millisecond may stay charged.
-                    let is_close = |(one, other): (&u32, &u32)| one.abs_diff(*other) <= 1;
+                    let is_close = |(one, other): (&u64, &u64)| one.abs_diff(*other) <= 1;
                     let (exact, buckets) = (..2 * INSTANCES * 2, 2 * INSTANCES * 2..);
                     prop_assert_eq!(&before[exact], &after[exact], "a request that does not pass costs nothing");
                     prop_assert!(before[buckets.clone()].iter().zip(&after[buckets]).all(is_close));
@@ -518,11 +518,11 @@ async fn drawn(steps: Vec<Step>) -> Result<(), TestCaseError> {
                 sum += hits;
                 let most = match limit.algorithm() {
                     Algorithm::TokenBucket => {
-                        let refilled = (at - first) * u64::from(limit.number()) / limit.period_ms();
-                        u64::from(limit.capacity()) + refilled
+                        let refilled = (at - first) * limit.number() / limit.period_ms();
+                        limit.capacity() + refilled
                     }
                     _ if at - first >= limit.period_ms() => break,
-                    _ => limit.number().into(),
+                    _ => limit.number(),
                 };
                 prop_assert!(sum <= most, "{sum} of {most} from {first} to {at}");
             }
@@ -532,7 +532,7 @@ async fn drawn(steps: Vec<Step>) -> Result<(), TestCaseError> {
 }
 
 /// Returns what remains of each limit's counters and shares, by instance.
-async fn states(fleet: &Fleet, limits: &[Limit]) -> Vec<u32> {
+async fn states(fleet: &Fleet, limits: &[Limit]) -> Vec<u64> {
     let is_down = fleet.is_down.swap(false, Ordering::Relaxed);
     let mut states = Vec::new();
     for (place, limit) in limits.iter().enumerate() {

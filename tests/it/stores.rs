@@ -27,7 +27,7 @@ fn limit(algorithm: Algorithm, number: u32) -> Limit {
 
 fn limit_with(algorithm: Algorithm, number: u32, options: Options) -> Limit {
     let burst = algorithm.options().contains(&"burst").then_some(number.max(1));
-    Limit::new(algorithm, number, MAX_PERIOD, Options { burst, ..options }).unwrap()
+    Limit::new(algorithm, number.into(), MAX_PERIOD, Options { burst, ..options }).unwrap()
 }
 
 fn check(name: &str, limit: Limit) -> Check {
@@ -342,7 +342,7 @@ async fn a_counter_of_another_type_is_decided_as_a_fresh_one_and_disturbs_no_oth
         let (before, mixed, after) = tokio::join!(before, mixed, after);
         assert_eq!(redis.calls_of("evalsha") - calls_before, 1, "{algorithm}: in one call");
         assert_eq!([own(before.unwrap())[0].remaining, own(after.unwrap())[0].remaining], [9, 8], "{algorithm}");
-        let mixed: Vec<u32> = own(mixed.unwrap()).iter().map(|verdict| verdict.remaining).collect();
+        let mixed: Vec<u64> = own(mixed.unwrap()).iter().map(|verdict| verdict.remaining).collect();
         assert_eq!(mixed, [9, 9, 8], "{algorithm}");
         assert_eq!(ask(&store, from_ref(&bob)).await[0].remaining, 8, "{algorithm}: it counts on");
     }

@@ -11,13 +11,13 @@ use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{FromRedisValue, Value, cmd, from_redis_value, pipe};
 use proptest::prelude::*;
 use support::limits::{
-    Change, any_change, any_limit, any_penalty, any_time_zone, any_window, ask, bound, calendar_limit, max_wait_ms,
-    memory_ms, small_limit,
+    Change, any_change, any_limit, any_penalty, any_time_zone, any_window, ask, bound, calendar_limit, large_part,
+    max_wait_ms, memory_ms, small_limit, wide_number,
 };
 use support::redis::Redis;
 use tollgate::engine::algorithm::{
-    Algorithm, Ask, Bounds, Caller, Charge, Effect, Granted, LeaseAsk, Limit, MAX_HITS, NamedWindow, Options, Outcome,
-    Penalty, Returned, State, leased, penalty,
+    Algorithm, Ask, Bounds, Caller, Charge, Effect, Granted, LeaseAsk, Limit, MAX_HITS, MAX_NUMBER, NamedWindow,
+    Options, Outcome, Penalty, Returned, State, leased, penalty,
 };
 use tollgate::engine::check::group::{self, Effects};
 use tollgate::engine::check::{
@@ -84,20 +84,23 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let hits = prop_oneof![
         6 => 1..4_i64, 2 => 4..40_i64, 1 => Just(0), 2 => -5..0_i64,
         1 => 0..=MAX_HITS as i64, 1 => -(MAX_HITS as i64)..=0, 1 => Just(-(MAX_HITS as i64)), 1 => 0..=u32::MAX as i64,
+        1 => wide_number().prop_map(|hits| hits as i64),
+        2 => large_part().prop_map(|hits| hits as i64),
     ];
     let invented = (1..=MAX_HITS, 0..2 * START, 0..MAX_HITS);
     let invented = invented.prop_map(|(hits, at_ms, reset_after_ms)| Charge { hits, at_ms, reset_after_ms });
+    let settled = prop_oneof![4 => 0..20_u64, 1 => 0..=MAX_HITS, 1 => wide_number(), 1 => large_part()];
     let wants = prop_oneof![
         22 => hits.prop_map(Wants::Hits), 1 => Just(Wants::Reset),
-        4 => prop_oneof![4 => 0..20_u64, 1 => 0..=MAX_HITS].prop_map(Wants::Settles),
+        4 => settled.prop_map(Wants::Settles),
         8 => any::<prop::sample::Index>().prop_map(Wants::TakeBack), 1 => invented.prop_map(Wants::Invented),
     ];
     let role = prop_oneof![4 => Just(Role::Enforced), 1 => Just(Role::Quota), 1 => Just(Role::Shadow)];
     let holder = prop::sample::select(vec![0, 1, MAX_HITS]);
     let change = prop::option::weighted(0.1, any_change());
-    let learned = prop::option::weighted(0.4, (1..12_u32, prop_oneof![1..60_u32, any::<u32>()]));
+    let learned = prop::option::weighted(0.4, (1..12_u64, prop_oneof![1..60_u64, wide_number()]));
     let caller = (holder, max_wait_ms(), learned).prop_map(|(holder, max_wait_ms, learned)| {
-        let learned = learned.map(|(least, more)| Bounds { least, most: more.saturating_add(least) });
+        let learned = learned.map(|(least, more)| Bounds { least, most: more.saturating_add(least).min(MAX_NUMBER) });
         Caller { holder, max_wait_ms, learned, window: None }
     });
     let undone = (0..2 * START, 0..=MAX_HITS).prop_map(|(at_ms, cost)| Occasion::Undone { at_ms, cost });
@@ -532,7 +535,9 @@ fn rust_and_lua_agree_at_every_step() {
         failure_persistence: None,
         ..ProptestConfig::default()
     });
-    let limit = prop_oneof![any_limit(), small_limit()];
+    let large =
+        (small_limit(), large_part()).prop_map(|(limit, number)| limit.with_number_alone(number).unwrap_or(limit));
+    let limit = prop_oneof![2 => any_limit(), 2 => small_limit(), 1 => large];
     let limits = prop::collection::vec(
         (
             limit,
@@ -764,7 +769,7 @@ fn both_twins_of_a_budget_forget_the_same_streams_and_refuse_the_same() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let redis = Redis::start();
     let mut lua = runtime.block_on(Lua::new(&redis));
-    let limit = Limit::new(Algorithm::Budget, u32::MAX, Duration::from_secs(3_600), Options::default()).unwrap();
+    let limit = Limit::new(Algorithm::Budget, MAX_NUMBER, Duration::from_secs(3_600), Options::default()).unwrap();
     let key = Key::new("", "shop", &[], |_| None, &limit, Origin::Rule);
     let mut rust = Twin::default();
     // Returns how many of these streams pass, and what remains then.
@@ -789,7 +794,7 @@ fn both_twins_of_a_budget_forget_the_same_streams_and_refuse_the_same() {
         let state = rust.state(&key).map(State::pack);
         let (_, stored) = runtime.block_on(lua.decide(&peek, Clocks { redis: now, process: now }));
         assert!(stored[0].0 == state, "{now}: the twins differ");
-        (passed, u32::MAX - remaining)
+        (passed, MAX_NUMBER - remaining)
     };
     let (hour, now) = (HOUR_MS.unsigned_abs(), START);
     assert_eq!(ask_all(now, vec![50_000], Ask::Take(1)), (1, 1), "it lasts longer than the others");

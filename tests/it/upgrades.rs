@@ -35,7 +35,7 @@ const NEXT_LAYOUT: &str = include_str!("support/next_layout.lua");
 /// Returns a limit that allows NUMBER hits at once.
 fn limit(algorithm: Algorithm) -> Limit {
     let burst = algorithm.options().contains(&"burst").then_some(NUMBER);
-    Limit::new(algorithm, NUMBER, MAX_PERIOD, Options { burst, ..Options::default() }).unwrap()
+    Limit::new(algorithm, NUMBER.into(), MAX_PERIOD, Options { burst, ..Options::default() }).unwrap()
 }
 
 fn check(algorithm: Algorithm) -> Check {

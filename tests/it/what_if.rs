@@ -126,7 +126,7 @@ impl Scene {
     }
 }
 
-fn question(number: u32) -> Question {
+fn question(number: u64) -> Question {
     Question { domain: "shop".into(), rule: "per-user".into(), number: Some(number), ..Question::default() }
 }
 
@@ -153,7 +153,7 @@ proptest! {
         events in events(), old in algorithm(), new in algorithm(), number in 1..8_u32, period_ms in 1..20_000_u64,
     ) {
         let scene = Scene::new(&shop(old, 4, 5_000), options()).see(&events);
-        let asked = Question { algorithm: Some(new), period_ms: Some(period_ms), ..question(number) };
+        let asked = Question { algorithm: Some(new), period_ms: Some(period_ms), ..question(number.into()) };
         let trial = scene.what_if.ask(&asked, &Others::default()).unwrap();
         prop_assert_eq!(then(&trial), replayed(&shop(new, number, period_ms), &events));
         let now = (trial.now.decisions, trial.now.denied, trial.now.keys, trial.now.keys_denied);
@@ -424,7 +424,7 @@ fn what_cannot_be_replayed_says_why() {
     assert_eq!(asked("streams", question(1)), streams);
     let concurrency = Question { algorithm: Some(Algorithm::Concurrency), ..question(1) };
     assert_eq!(asked("per-user", concurrency), streams);
-    let log = Question { algorithm: Some(Algorithm::SlidingLog), ..question(u32::MAX) };
+    let log = Question { algorithm: Some(Algorithm::SlidingLog), ..question(u32::MAX.into()) };
     assert!(asked("per-user", log).starts_with("a sliding log stores every hit"), "told by the algorithm");
     let none = WhatIf::new(options(), GivenClock::default());
     assert!(matches!(none.overview(&Others::default()), Err(WhatIfError::NoRules)));
@@ -612,7 +612,7 @@ fn adjustment(id: u64, effect: Effect, target: Target) -> Arc<Adjustment> {
 
 fn effects() -> impl Strategy<Value = Effect> {
     prop_oneof![
-        (1..8_u32).prop_map(Effect::Number),
+        (1..8_u64).prop_map(Effect::Number),
         Just(Effect::Pass),
         Just(Effect::Block),
         Just(Effect::Shadow),

@@ -220,9 +220,9 @@ fn told(instances: &Instances) -> String {
 }
 
 fn row(key: &HeavyKey) -> [String; 7] {
-    let rate = |hits: Option<u32>| match hits {
+    let rate = |hits: Option<u64>| match hits {
         None => "-".to_owned(),
-        Some(hits) => format!("{:.1}", f64::from(hits) * 1_000.0 / (key.window_ms.max(1_000) as f64)),
+        Some(hits) => format!("{:.1}", hits as f64 * 1_000.0 / (key.window_ms.max(1_000) as f64)),
     };
     let left = match (key.remaining, key.capacity) {
         (Some(remaining), Some(capacity)) => format!("{remaining} of {capacity}"),

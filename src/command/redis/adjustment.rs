@@ -88,7 +88,7 @@ pub(crate) enum Adjust {
 pub(crate) struct Number {
     /// The number, 1 or more.
     #[arg(value_name = "NUMBER")]
-    number: u32,
+    number: u64,
 
     #[command(flatten)]
     of: Of,

@@ -70,7 +70,7 @@ pub enum Effect {
     /// Multiplies the number and the burst by this share, rounded down, but at least 1.
     Scale(Share),
     /// Sets the number, and changes the burst in proportion.
-    Number(u32),
+    Number(u64),
     /// Lets requests pass. The limit is not asked and counts nothing.
     Pass,
     /// Denies requests, whatever the rule's mode. Nothing is counted.
@@ -118,9 +118,9 @@ impl Effect {
     }
 
     /// Returns the number that replaces a limit's number `own`.
-    pub fn number(self, own: u32) -> u32 {
+    pub fn number(self, own: u64) -> u64 {
         match self {
-            Effect::Scale(Share(share)) => scaled(own, share, Share::WHOLE),
+            Effect::Scale(Share(share)) => scaled(own, share.into(), Share::WHOLE.into()),
             Effect::Number(number) => number,
             Effect::Pass | Effect::Block | Effect::Enforce | Effect::Shadow => own,
         }
@@ -129,7 +129,7 @@ impl Effect {
     /// Returns the changed limit, or the limit unchanged if it cannot have the number.
     pub fn limit(self, limit: &Limit) -> Limit {
         match self {
-            Effect::Scale(Share(share)) => limit.scaled_by(share, Share::WHOLE),
+            Effect::Scale(Share(share)) => limit.scaled_by(share.into(), Share::WHOLE.into()),
             Effect::Number(number) => limit.with_number(number),
             Effect::Pass | Effect::Block | Effect::Enforce | Effect::Shadow => *limit,
         }
@@ -291,7 +291,7 @@ mod tests {
     /// Generates limits of any algorithm, with a burst for algorithms that have one.
     fn limits() -> impl Strategy<Value = Limit> {
         let algorithms = prop::sample::select(Algorithm::ALL);
-        (algorithms, 0..2_000_u32, 1..100_000_u64, prop::option::of(1..5_000_u32)).prop_map(
+        (algorithms, 0..2_000_u64, 1..100_000_u64, prop::option::of(1..5_000_u32)).prop_map(
             |(algorithm, number, period_ms, burst)| {
                 let burst = burst.filter(|_| algorithm.options().contains(&"burst"));
                 let options = Options { burst, ..Options::default() };
@@ -310,11 +310,11 @@ mod tests {
     proptest! {
         #[test]
         fn a_changed_number_is_in_proportion_never_zero_and_of_the_same_counter(
-            limit in limits(), share in 1..20_000_u32, number in 1..3_000_u32,
+            limit in limits(), share in 1..20_000_u32, number in 1..3_000_u64,
         ) {
             let scaled = Effect::Scale(Share(share)).limit(&limit);
-            let exact = u64::from(limit.number()) * u64::from(share) / 10_000;
-            prop_assert_eq!(u64::from(scaled.number()), exact.max(limit.number().min(1).into()));
+            let exact = limit.number() * u64::from(share) / 10_000;
+            prop_assert_eq!(scaled.number(), exact.max(limit.number().min(1)));
             prop_assert_eq!(scaled.capacity() == 0, limit.capacity() == 0);
             let numbered = Effect::Number(number).limit(&limit);
             prop_assert_eq!(numbered.number(), number);
@@ -342,6 +342,10 @@ mod tests {
     #[test]
     fn a_number_that_the_algorithm_cannot_have_leaves_the_rules_own() {
         let limit = Limit::new(Algorithm::SlidingLog, 100, Duration::from_secs(60), Options::default()).unwrap();
-        assert_eq!(Effect::Number(u32::MAX).limit(&limit), limit);
+        assert_eq!(Effect::Number(u32::MAX.into()).limit(&limit), limit);
+        let limit = Limit::new(Algorithm::FixedWindow, 100, Duration::from_secs(60), Options::default()).unwrap();
+        assert_eq!(Effect::Number(1 << 32).limit(&limit), limit);
+        let budget = Limit::new(Algorithm::Budget, 100, Duration::from_secs(60), Options::default()).unwrap();
+        assert_eq!(Effect::Number(1 << 32).limit(&budget).number(), 1 << 32);
     }
 }

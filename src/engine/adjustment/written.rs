@@ -9,7 +9,7 @@ use super::{
     Adjustment, Content, DescriptorPattern, Effect, EntryPattern, Hours, Id, LASTS, Proposal, Share, Target,
     ValuePattern,
 };
-use crate::algorithm::TimeZone;
+use crate::algorithm::{MAX_NUMBER, TimeZone};
 use crate::clock::timestamp;
 use crate::descriptor::{Entry, Text};
 use crate::printable::printable;
@@ -55,7 +55,7 @@ pub struct Written {
     pub share: Option<String>,
     /// Number for `number`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub number: Option<u32>,
+    pub number: Option<u64>,
     /// The hours of every day in which it takes effect, such as `22:00-06:00`; all if this is absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hours: Option<String>,
@@ -293,8 +293,9 @@ impl Written {
                 }
                 return share.map(Effect::Scale);
             }
-            ("number", Some(1..)) => return number.map(Effect::Number),
-            ("number", _) => mistakes.add("number: write a whole number of at least 1; effect block denies everything"),
+            ("number", Some(1..=MAX_NUMBER)) => return number.map(Effect::Number),
+            ("number", _) => mistakes
+                .add(format!("number: write a whole number from 1 to {MAX_NUMBER}; effect block denies everything")),
             ("pass", _) => return Some(Effect::Pass),
             ("block", _) => return Some(Effect::Block),
             ("enforce", _) => return Some(Effect::Enforce),
@@ -465,6 +466,7 @@ mod tests {
             r#""effect": "scale", "share": "2.5%", "domain": "shop""#,
             r#""effect": "shadow", "domain": "shop", "rule": "per-user""#,
             r#""effect": "number", "number": 5, "domain": "shop", "entries": [{"key": "user", "value": "a b=c"}]"#,
+            r#""effect": "number", "number": 9007199254740991, "domain": "shop", "rule": "tokens""#,
             r#""effect": "block", "domain": "shop", "entries": [{"key": "user", "value": ""}]"#,
             r#""effect": "block", "domain": "shop", "entries": [{"key": "user", "pattern": "acme_*"}]"#,
             r#""effect": "pass", "domain": "shop", "hours": "22:00-06:00", "time_zone": "Europe/Berlin""#,
@@ -524,6 +526,10 @@ mod tests {
             (r#""effect": "scale", "share": "0.5""#, "\"50%\" is half of each limit"),
             (r#""effect": "pass", "share": "10%""#, "share: only effect scale takes one"),
             (r#""effect": "number", "number": 0, "domain": "shop", "rule": "user""#, "effect block denies everything"),
+            (
+                r#""effect": "number", "number": 9007199254740992, "domain": "shop", "rule": "user""#,
+                "number: write a whole number from 1 to 9007199254740991",
+            ),
             (r#""effect": "number", "number": 5, "domain": "shop""#, "name a rule or the entries"),
             (r#""effect": "pass", "rule": "user""#, "domain: name the domain"),
             (r#""effect": "pass", "domain": """#, "domain: a name"),

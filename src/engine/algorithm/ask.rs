@@ -7,6 +7,9 @@ use super::Verdict;
 /// The most hits that one request may take or refund: 2^53, up to which a double represents every whole number.
 pub const MAX_HITS: u64 = 1 << 53;
 
+/// The largest number of a budget, and the most hits that it counts: the largest whole number below 2^53.
+pub const MAX_NUMBER: u64 = MAX_HITS - 1;
+
 /// An operation on a counter. Each operation is a separate variant and no hits value has a special meaning, so no
 /// client can request a reset by sending a particular number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -148,9 +151,9 @@ pub struct Caller {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// At least 1.
-    pub least: u32,
-    /// At least as much.
-    pub most: u32,
+    pub least: u64,
+    /// At least as much, and below 2^53.
+    pub most: u64,
 }
 
 /// A window that is part of a counter's name, by the clock of the host that asks. Such a counter stores only a count,

@@ -81,7 +81,7 @@ pub(super) fn decide(
     state: Option<&State>,
     now: u64,
 ) -> (Option<(State, u64)>, Verdict) {
-    let (number, period) = (u64::from(limit.number), limit.period_ms);
+    let (number, period) = (limit.number, limit.period_ms);
     let Bucket { burst, deepest, refill_ms, max_delay_ms, kept_ms, .. } = *bucket;
     let (burst, max_delay_ms) = (u64::from(burst), max_delay_ms.min(caller.max_wait_ms));
     let most = if limit.count_denied() { deepest + number } else { deepest };
@@ -203,7 +203,7 @@ pub(super) fn decide(
     }
     let verdict = Verdict {
         allowed,
-        remaining: u32::try_from(room(missing, fraction).max(0)).unwrap_or(u32::MAX),
+        remaining: room(missing, fraction).max(0).unsigned_abs(),
         excess: None,
         reset_after_ms,
         retry_after_ms,
@@ -279,8 +279,8 @@ impl Bucket {
         Bucket { kept_ms: if number == 0 { 0 } else { kept_ms.max(1) }, ..self }
     }
 
-    pub(super) fn capacity(&self, _: &Limit) -> u32 {
-        self.capacity
+    pub(super) fn capacity(&self, _: &Limit) -> u64 {
+        self.capacity.into()
     }
 
     pub(super) fn identity(&self, limit: &Limit, name: &mut String) {

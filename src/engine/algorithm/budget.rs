@@ -28,6 +28,9 @@
 //! later changes, in the order of a queue. Each stream that is known is once in the queue; a change examines at most
 //! [`MAX_TIDIED`] of them, and appends those again of which something is new since.
 //!
+//! Numbers are below 2^53, for bytes a month or billionths of a currency unit. Used hits, and those of a stream, are
+//! counted up to 2^53 - 1, and estimates are learned up to 2^45 - 1, as they are kept in parts of a hit.
+//!
 //! The store's clock may step back. The counter's own clock then pauses for at most a period, and is ahead of the
 //! store's from then on, so each hold lasts as long as it should.
 
@@ -40,8 +43,9 @@ use smallvec::SmallVec;
 use super::calendar::Calendar;
 use super::sliding_window;
 use super::{
-    Attempt, Becomes, Bounds, Caller, Charge, FIGURES, Held, Limit, LimitError, LimitErrors, MAX_HITS, Options, Packed,
-    Parameters as AnyParameters, REMEMBERED_MS, Traits, Unsettled, Verdict, add, figures, pack_fields, push_number,
+    Attempt, Becomes, Bounds, Caller, Charge, FIGURES, Held, Limit, LimitError, LimitErrors, MAX_HITS, MAX_NUMBER,
+    Options, Packed, Parameters as AnyParameters, REMEMBERED_MS, Traits, Unsettled, Verdict, figures, pack_fields,
+    push_number,
 };
 
 pub(super) const OPTIONS: &[&str] = &[
@@ -89,6 +93,9 @@ const MAX_NAMESAKES: usize = 100;
 
 /// What is learned is kept in so many parts of a hit.
 const LEARNED: u64 = 256;
+
+/// The most hits that are learned: in parts of a hit, as many are the most below 2^53.
+const MAX_LEARNED: u64 = MAX_NUMBER / LEARNED;
 
 /// A stream that used more than was learned raises it by 9 of so many parts, one that used less lowers it by one.
 const STEPS: u64 = 80;
@@ -157,15 +164,15 @@ struct Account {
     ends: Vec<End>,
 }
 
-type Counts = SmallVec<[u32; sliding_window::SEGMENTS as usize + 1]>;
+type Counts = SmallVec<[u64; sliding_window::SEGMENTS as usize + 1]>;
 
 /// The holds that end at the same time if nothing settles them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct End {
     at: u64,
-    hits: u32,
+    hits: u64,
     /// The hits of those that are charged then.
-    charged: u32,
+    charged: u64,
     holds: u32,
 }
 
@@ -178,7 +185,7 @@ struct Entry {
     /// When the hold ends if nothing settles it; otherwise the time of the settle, or of the denial.
     at: u64,
     /// Hits that are held, or that were charged for the stream.
-    hits: u32,
+    hits: u64,
     kind: Kind,
 }
 
@@ -216,7 +223,7 @@ impl Entry {
     }
 
     /// Returns the hits that were charged.
-    fn paid(&self) -> u32 {
+    fn paid(&self) -> u64 {
         if self.kind == Kind::Refunded { 0 } else { self.hits }
     }
 
@@ -278,7 +285,7 @@ pub(super) fn decide(
     state: Option<&State>,
     now: u64,
 ) -> (Option<(Change, u64)>, Verdict) {
-    let number = i64::from(limit.number);
+    let number = limit.number_as_i64();
     let mut budget = Budget::open(parameters, limit.period_ms, holder, state.map(|state| &*state.0), now);
     let hits = match learned {
         Some(bounds) if asked > 0 => budget.estimate(bounds, asked, number),
@@ -302,9 +309,9 @@ pub(super) fn decide(
             }
             Some(_) => {}
             None if allowed => {
-                budget.hold(hits as u32);
+                budget.hold(hits as u64);
                 if learned.is_some() {
-                    budget.begin_to_learn(hits as u32);
+                    budget.begin_to_learn(hits as u64);
                 }
             }
             None => budget.remember_denied(),
@@ -314,11 +321,11 @@ pub(super) fn decide(
     let retry_after_ms = match allowed {
         true => Some(0),
         false if by_others || hits > number => None,
-        false => Some(budget.freed_at(hits - number) - budget.clock),
+        false => Some(budget.freed_at(number - hits) - budget.clock),
     };
     let reset_at = budget.reset_at();
     let left = number - budget.used() - budget.reserved();
-    let clipped = |hits: i64| u32::try_from(hits.max(0)).unwrap_or(u32::MAX);
+    let clipped = |hits: i64| hits.max(0).unsigned_abs().min(MAX_NUMBER);
     let verdict = Verdict {
         allowed,
         remaining: clipped(left),
@@ -403,7 +410,7 @@ impl<'s> Budget<'s> {
         }
         budget.change.account = Account { at: time, shift, known_until, first, next, due, learned, counts, ends };
         for end in &account.ends[..over] {
-            budget.correct(end.at, end.charged.into());
+            budget.correct(end.at, end.charged as i64);
             let known_until = &mut budget.change.account.known_until;
             *known_until = (end.at + REMEMBERED_MS).max(*known_until);
         }
@@ -449,11 +456,11 @@ impl<'s> Budget<'s> {
     }
 
     fn used(&self) -> i64 {
-        self.change.account.counts.iter().copied().map(i64::from).sum()
+        self.change.account.counts.iter().sum::<u64>().min(MAX_NUMBER) as i64
     }
 
     fn reserved(&self) -> i64 {
-        self.change.account.ends.iter().map(|end| i64::from(end.hits)).sum()
+        self.change.account.ends.iter().map(|end| end.hits as i64).sum()
     }
 
     /// Returns the number of holds.
@@ -505,7 +512,7 @@ impl<'s> Budget<'s> {
                 None => return,
             }
         }
-        let entry = Entry { at, hits: u32::try_from(hits).unwrap_or(u32::MAX), kind };
+        let entry = Entry { at, hits: hits.min(MAX_NUMBER), kind };
         self.own.push(entry);
         if !entry.is_hold() {
             let known_until = &mut self.change.account.known_until;
@@ -521,7 +528,7 @@ impl<'s> Budget<'s> {
         (began + self.within + 1).next_multiple_of(width)
     }
 
-    fn hold(&mut self, hits: u32) {
+    fn hold(&mut self, hits: u64) {
         let (at, is_charged) = (self.end_of(self.time), self.unsettled == Unsettled::Charge);
         let ends = &mut self.change.account.ends;
         let place = ends.partition_point(|end| end.at < at);
@@ -532,8 +539,8 @@ impl<'s> Budget<'s> {
         end.hits += hits;
         end.charged += if is_charged { hits } else { 0 };
         end.holds += 1;
-        self.begun = Held { hits: hits.into(), holds: 1, first_ends_ms: at - self.clock };
-        self.push(if is_charged { Kind::Charged } else { Kind::Refunded }, at, hits.into());
+        self.begun = Held { hits, holds: 1, first_ends_ms: at - self.clock };
+        self.push(if is_charged { Kind::Charged } else { Kind::Refunded }, at, hits);
     }
 
     /// Returns what a stream without an estimate holds.
@@ -541,14 +548,14 @@ impl<'s> Budget<'s> {
         match self.change.account.learned.div_ceil(LEARNED) {
             0 => asked,
             // No more than the budget, with which no stream could begin.
-            learned => (learned as i64).clamp(least.into(), most.max(least).into()).min(number.max(1)),
+            learned => (learned.clamp(least, most.max(least)) as i64).min(number.max(1)),
         }
     }
 
-    fn begin_to_learn(&mut self, hits: u32) {
+    fn begin_to_learn(&mut self, hits: u64) {
         let learned = &mut self.change.account.learned;
         if *learned == 0 {
-            *learned = u64::from(hits) * LEARNED;
+            *learned = hits.min(MAX_LEARNED) * LEARNED;
         }
     }
 
@@ -558,16 +565,18 @@ impl<'s> Budget<'s> {
     /// moves it far.
     fn learn(&mut self, actual: u64) {
         let learned = &mut self.change.account.learned;
-        let used = actual.min(u64::from(u32::MAX)) * LEARNED;
+        let used = actual.min(MAX_LEARNED) * LEARNED;
+        let (step, rest) = (*learned / STEPS, *learned % STEPS);
         if used > *learned {
-            *learned = (*learned + 9 * *learned / STEPS).min(u64::from(u32::MAX) * LEARNED);
+            // Nine times as much would not fit into the twin's doubles.
+            *learned = (*learned + 9 * step + 9 * rest / STEPS).min(MAX_LEARNED * LEARNED);
         } else if used < *learned {
-            *learned -= *learned / STEPS;
+            *learned -= step;
         }
     }
 
     /// Reserves this much less for a hold of the stream, and removes it if nothing is left of it.
-    fn reduce(&mut self, place: usize, hits: u32) {
+    fn reduce(&mut self, place: usize, hits: u64) {
         let Entry { at, hits: held, kind } = self.own[place];
         let ends = &mut self.change.account.ends;
         if let Some(found) = ends.iter().position(|end| end.at == at) {
@@ -599,17 +608,17 @@ impl<'s> Budget<'s> {
             self.push(Kind::Settled, self.time, actual);
         } else if let Some(over) = self.first(Entry::is_over) {
             let Entry { at, .. } = self.own[over];
-            let paid = u64::from(self.own[over].paid());
+            let paid = self.own[over].paid();
             self.charge(actual.saturating_sub(paid));
             self.correct(at, -(paid.saturating_sub(actual) as i64));
             self.learn(actual);
-            self.own[over] = Entry { at, hits: u32::try_from(actual).unwrap_or(u32::MAX), kind: Kind::Settled };
+            self.own[over] = Entry { at, hits: actual.min(MAX_NUMBER), kind: Kind::Settled };
             self.changed = true;
         } else if let Some(settled) = self.cheapest() {
-            let paid = u64::from(self.own[settled].hits);
+            let paid = self.own[settled].hits;
             if actual > paid {
                 self.charge(actual - paid);
-                self.own[settled].hits = u32::try_from(actual).unwrap_or(u32::MAX);
+                self.own[settled].hits = actual.min(MAX_NUMBER);
                 self.changed = true;
             }
         } else if actual > 0 {
@@ -630,13 +639,13 @@ impl<'s> Budget<'s> {
     /// After a clock reset its hold is unknown.
     fn take_back(&mut self, charge: Charge) {
         let at = self.end_of(charge.at_ms + self.change.account.shift);
-        let is_it = |one: &Entry, _| one.is_hold() && one.at == at && u64::from(one.hits) == charge.hits;
+        let is_it = |one: &Entry, _| one.is_hold() && one.at == at && one.hits == charge.hits;
         let Some(place) = self.first(is_it).filter(|_| !self.set_back) else { return };
         let one = self.own[place];
         if one.is_held(self.time) {
             self.reduce(place, one.hits);
         } else {
-            self.correct(at, -i64::from(one.paid()));
+            self.correct(at, -(one.paid() as i64));
             self.own.remove(place);
             self.changed = true;
         }
@@ -648,8 +657,8 @@ impl<'s> Budget<'s> {
         for place in (0..self.own.len()).rev() {
             let one = self.own[place];
             if owed > 0 && one.is_held(self.time) {
-                let released = owed.min(one.hits.into());
-                self.reduce(place, released as u32);
+                let released = owed.min(one.hits);
+                self.reduce(place, released);
                 owed -= released;
             }
         }
@@ -733,24 +742,24 @@ impl<'s> Budget<'s> {
         }
     }
 
-    /// Returns when this many hits can be added to what is used and held. There must be as many, or as many holds as
+    /// Returns when no more than `most` hits are left of what is used and held. There must be more, or as many holds as
     /// there can be.
-    fn freed_at(&self, more: i64) -> u64 {
+    fn freed_at(&self, most: i64) -> u64 {
         let Account { counts, ends, .. } = &self.change.account;
         let full = ends.first().map(|end| end.at).filter(|_| self.is_full());
         let own = self.own.iter().map(|one| one.at).min().filter(|_| !self.has_place());
         let counts = counts.iter().enumerate().map(|(age, count)| (self.gone_at(age), *count));
         let refunded = ends.iter().map(|end| (end.at, end.hits - end.charged));
         let charged = ends.iter().map(|end| (self.charged_until(end.at), end.charged));
-        let mut free: SmallVec<[(u64, u32); 32]> = counts.chain(refunded).chain(charged).collect();
+        let mut free: SmallVec<[(u64, u64); 32]> = counts.chain(refunded).chain(charged).collect();
         free.sort_unstable();
-        let mut owed = self.used() + self.reserved() + more;
-        let needed = free.into_iter().filter(|(_, hits)| *hits > 0).take_while(|(_, hits)| {
-            let is_needed = owed > 0;
-            owed -= i64::from(*hits);
-            is_needed
+        // From the last on: sums stay below 2^53 until they are beyond `most`.
+        let mut left = 0;
+        let needed = free.into_iter().rev().find(|(_, hits)| {
+            left += *hits as i64;
+            left > most
         });
-        needed.map(|(at, _)| at).last().max(full).max(own).unwrap_or(self.clock)
+        needed.map(|(at, _)| at).max(full).max(own).unwrap_or(self.clock)
     }
 
     /// Returns when nothing is used or held any more.
@@ -822,8 +831,12 @@ impl Change {
 
 pub(super) fn parameters(_: u32, period_ms: u64, options: &Options) -> Result<Parameters, LimitErrors> {
     let within = options.settle_within.unwrap_or(SETTLE_WITHIN);
-    let is_nothing = |name, estimate| (estimate == Some(0)).then_some(LimitError::Estimate(name));
-    let estimates: SmallVec<[u32; 3]> =
+    let check = |name, estimate| match estimate {
+        Some(0) => Some(LimitError::Estimate(name)),
+        Some(MAX_HITS..) => Some(LimitError::TooLarge(name)),
+        Some(_) | None => None,
+    };
+    let estimates: SmallVec<[u64; 3]> =
         [options.min_estimate, options.estimate, options.max_estimate].into_iter().flatten().collect();
     let segments = options.segments.unwrap_or(sliding_window::SEGMENTS);
     let is_possible = (1..=sliding_window::MAX_SEGMENTS).contains(&segments);
@@ -831,9 +844,9 @@ pub(super) fn parameters(_: u32, period_ms: u64, options: &Options) -> Result<Pa
         (!is_possible).then_some(LimitError::Segments),
         (options.segments.is_some() && options.time_zone.is_some()).then_some(LimitError::SegmentsOfCalendar),
         (!super::is_period(within)).then_some(LimitError::SettleWithin),
-        is_nothing("estimate", options.estimate),
-        is_nothing("min_estimate", options.min_estimate),
-        is_nothing("max_estimate", options.max_estimate),
+        check("estimate", options.estimate),
+        check("min_estimate", options.min_estimate),
+        check("max_estimate", options.max_estimate),
         (!estimates.is_sorted()).then_some(LimitError::Estimates),
         (options.count_denied == Some(true)).then_some(LimitError::DeniedOfBudget),
     ])?;
@@ -883,7 +896,7 @@ impl Parameters {
             Windows::Calendar(_) => 0,
         };
         let (mode, least, most) = learned.map_or((0, 0, 0), |Bounds { least, most }| (2, least, most));
-        figures(&[holder, mode + 4 * refunds + 8 * segments, least.into(), self.within_ms, most.into()])
+        figures(&[holder, mode + 4 * refunds + 8 * segments, least, self.within_ms, most])
     }
 
     /// Returns these figures for a settle.
@@ -908,7 +921,7 @@ impl Parameters {
         if let Windows::Calendar(calendar) = self.windows { Some(calendar) } else { None }
     }
 
-    pub(super) fn capacity(&self, limit: &Limit) -> u32 {
+    pub(super) fn capacity(&self, limit: &Limit) -> u64 {
         limit.number
     }
 
@@ -927,6 +940,11 @@ impl Parameters {
     pub(super) fn work(&self, _: &Limit) -> u64 {
         6
     }
+}
+
+/// Returns the count after adding `hits`, kept within 0 and [`MAX_NUMBER`].
+fn add(count: u64, hits: i64) -> u64 {
+    count.saturating_add_signed(hits).min(MAX_NUMBER)
 }
 
 /// The fields of the hash in Redis: of the account, of an item of the queue, and of a stream.
@@ -971,7 +989,7 @@ impl State {
                 STREAM => {
                     let mut entries = Entries::new();
                     while !packed.is_empty() {
-                        let (at, hits, kind) = (packed.whole()?, packed.count()?, packed.count()?);
+                        let (at, hits, kind) = (packed.whole()?, packed.whole()?, packed.count()?);
                         entries.push(Entry { at, hits, kind: *Kind::ALL.get(kind as usize)? });
                     }
                     (entries.len() <= MAX_NAMESAKES).then(|| streams.insert(number, entries))?;
@@ -1012,7 +1030,8 @@ impl State {
         }
         for (holder, entries) in streams {
             let pack = |Entry { at, hits, kind }: &Entry| {
-                [&(*at as f64).to_le_bytes()[..], &hits.to_le_bytes(), &(*kind as u32).to_le_bytes()].concat()
+                let wholes = [*at, *hits].map(|whole| (whole as f64).to_le_bytes());
+                [wholes.as_flattened(), &(*kind as u32).to_le_bytes()].concat()
             };
             fields.insert(field(STREAM, *holder), entries.iter().flat_map(pack).collect());
         }
@@ -1026,17 +1045,18 @@ impl Account {
         let (at, shift, known_until) = (packed.whole()?, packed.whole()?, packed.whole()?);
         let (first, next, due, learned) = (packed.whole()?, packed.whole()?, packed.whole()?, packed.whole()?);
         let number = packed.count()?;
-        let counts = (0..places).map(|_| packed.count()).collect::<Option<Counts>>()?;
+        let counts = (0..places).map(|_| packed.whole()).collect::<Option<Counts>>()?;
         let mut ends = Vec::new();
         for _ in 0..number {
-            let (at, hits) = (packed.whole()?, packed.count()?);
-            ends.push(End { at, hits, charged: packed.count()?, holds: packed.count()? });
+            let (at, hits, charged) = (packed.whole()?, packed.whole()?, packed.whole()?);
+            ends.push(End { at, hits, charged, holds: packed.count()? });
         }
-        let is_end = |end: &End| end.at > at && end.charged <= end.hits && (1..=end.hits).contains(&end.holds);
+        let is_end = |end: &End| end.at > at && end.charged <= end.hits && (1..=end.hits).contains(&end.holds.into());
         let is_sound = packed.is_empty()
             && first <= next
             && (first < next || due == 0)
             && ends.is_sorted_by(|one, other| one.at < other.at)
+            && ends.iter().map(|end| u128::from(end.hits)).sum::<u128>() < u128::from(MAX_HITS)
             && ends.iter().all(is_end);
         is_sound.then_some(Account { at, shift, known_until, first, next, due, learned, counts, ends })
     }
@@ -1046,10 +1066,10 @@ impl Account {
         let wholes = [at, shift, known_until, first, next, due, learned];
         let mut bytes: Vec<u8> = wholes.into_iter().flat_map(|whole| (*whole as f64).to_le_bytes()).collect();
         bytes.extend((ends.len() as u32).to_le_bytes());
-        bytes.extend(counts.iter().flat_map(|count| count.to_le_bytes()));
+        bytes.extend(counts.iter().flat_map(|count| (*count as f64).to_le_bytes()));
         for End { at, hits, charged, holds } in ends {
-            bytes.extend((*at as f64).to_le_bytes());
-            bytes.extend([hits, charged, holds].into_iter().flat_map(|count| count.to_le_bytes()));
+            bytes.extend([at, hits, charged].into_iter().flat_map(|whole| (*whole as f64).to_le_bytes()));
+            bytes.extend(holds.to_le_bytes());
         }
         bytes
     }

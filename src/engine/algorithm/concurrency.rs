@@ -108,7 +108,7 @@ pub(super) fn decide(
         denied.drain(..over);
     }
 
-    let number = limit.number;
+    let number = limit.number_as_u32();
     let allowed = hits < 0 || (!by_others && i64::from(used) + hits <= i64::from(number));
     let mut changed = set_back;
     // Hits that the holder is denied, by this decision or by a take-back.
@@ -163,7 +163,7 @@ pub(super) fn decide(
         });
         retry_after_ms = enough.map(|slot| slot.at + held - now);
     }
-    let remaining = number.saturating_sub(used);
+    let remaining = number.saturating_sub(used).into();
     let verdict = Verdict { allowed, remaining, excess: None, reset_after_ms, retry_after_ms, delay_ms: 0, held: None };
     (changed.then_some((State { used, slots, denied }, reset_after_ms)), verdict)
 }
@@ -194,7 +194,7 @@ impl Parameters {
         figures(&[caller.holder])
     }
 
-    pub(super) fn capacity(&self, limit: &Limit) -> u32 {
+    pub(super) fn capacity(&self, limit: &Limit) -> u64 {
         limit.number
     }
 
@@ -204,7 +204,7 @@ impl Parameters {
 
     /// Slots are copied, see [`MAX_NUMBER`].
     pub(super) fn work(&self, limit: &Limit) -> u64 {
-        3 + u64::from(limit.number) / 16
+        3 + limit.number / 16
     }
 }
 

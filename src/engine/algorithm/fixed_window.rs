@@ -100,7 +100,7 @@ pub(super) fn decide(
         _ => {}
     }
 
-    let number = limit.number;
+    let number = limit.number_as_u32();
     let allowed = hits < 0 || (!denied && i64::from(count) + hits <= i64::from(number));
     // A charge of another window is no longer in the count.
     let is_past = charge.is_some_and(|charge| caller.window.is_none() && !window.contains(&charge.at_ms));
@@ -119,8 +119,8 @@ pub(super) fn decide(
     };
     let verdict = Verdict {
         allowed,
-        remaining: number.saturating_sub(count),
-        excess: count.checked_sub(number).filter(|excess| *excess > 0),
+        remaining: number.saturating_sub(count).into(),
+        excess: count.checked_sub(number).filter(|excess| *excess > 0).map(u64::from),
         reset_after_ms,
         retry_after_ms: if allowed {
             Some(0)
@@ -182,7 +182,7 @@ impl Parameters {
         [0, before, first, second, last]
     }
 
-    pub(super) fn capacity(&self, limit: &Limit) -> u32 {
+    pub(super) fn capacity(&self, limit: &Limit) -> u64 {
         limit.number
     }
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use super::leased::{MAX_TTL_MS, PART};
 use super::{Granted, LeaseAsk, Returned};
-use crate::algorithm::{Limit, NoLease, Verdict};
+use crate::algorithm::{Limit, NoLease, Verdict, clipped};
 
 /// The shortest and the longest TTL of a lease.
 const TTL: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(MAX_TTL_MS));
@@ -105,10 +105,11 @@ impl Lease {
             Some(NoLease::CountDenied) => return Err(LeaseError::CountDenied),
         }
         Lease::check_terms(unused, ttl)?;
-        let most = u64::from(limit.capacity()) * u64::from(unused) / u64::from(WHOLE);
-        let most = u32::try_from(most).unwrap_or(u32::MAX);
+        // Limits that can have leases are narrow.
+        let capacity = clipped(limit.capacity());
+        let most = clipped(u64::from(capacity) * u64::from(unused) / u64::from(WHOLE));
         if most == 0 {
-            return Err(LeaseError::None(limit.capacity()));
+            return Err(LeaseError::None(capacity));
         }
         let ttl = ttl.unwrap_or_else(|| Duration::from_millis(limit.period_ms() / 2).clamp(TTL.0, TTL.1));
         if ttl > limit.period() {
@@ -149,12 +150,12 @@ impl Lease {
     /// Returns the most hits that one lease of `limit` ever has, if each request costs this many: half of what may be
     /// out, and an eighth of what remains after a request.
     pub fn largest(&self, limit: &Limit, cost: u32) -> u32 {
-        self.most.div_ceil(2).min(limit.capacity().saturating_sub(cost) / PART)
+        self.most.div_ceil(2).min(clipped(limit.capacity()).saturating_sub(cost) / PART)
     }
 
     /// Returns how many requests of this cost a counter of `limit` lets pass within the TTL of a lease, on average.
     pub fn requests(&self, limit: &Limit, cost: u32) -> f64 {
-        f64::from(limit.number()) * self.ttl.as_secs_f64() / limit.period().as_secs_f64() / f64::from(cost)
+        limit.number() as f64 * self.ttl.as_secs_f64() / limit.period().as_secs_f64() / f64::from(cost)
     }
 
     /// Returns the part of the limit that may be out, in percent.
@@ -309,7 +310,7 @@ impl Account {
         now: Duration,
     ) -> Option<Verdict> {
         let current = question.generation == self.generation;
-        let after = Verdict { remaining: verdict.remaining.saturating_sub(granted.hits), ..verdict };
+        let after = Verdict { remaining: verdict.remaining.saturating_sub(granted.hits.into()), ..verdict };
         if current {
             self.last = Some((after, now));
         }
@@ -365,7 +366,7 @@ impl Account {
 
     /// Returns the remaining hits by the counter's last verdict.
     fn remaining(&self) -> u32 {
-        self.last.map_or(0, |(last, _)| last.remaining)
+        self.last.map_or(0, |(last, _)| clipped(last.remaining))
     }
 
     fn count(&mut self, hits: u64, now: Duration) {
@@ -377,6 +378,11 @@ impl Account {
 
     /// Adds the held hits to `remaining`, because they would be allowed, too.
     fn with_held(&self, last: Verdict) -> Verdict {
-        Verdict { allowed: true, remaining: last.remaining.saturating_add(self.held), retry_after_ms: Some(0), ..last }
+        Verdict {
+            allowed: true,
+            remaining: last.remaining.saturating_add(self.held.into()),
+            retry_after_ms: Some(0),
+            ..last
+        }
     }
 }

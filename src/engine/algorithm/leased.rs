@@ -28,7 +28,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Change, Effect, Packed, State as AnyState};
+use super::{Change, Effect, Packed, State as AnyState, clipped};
 
 /// The source of the Lua twin.
 pub const LUA: &str = include_str!("../../../lua/leased.lua");
@@ -163,14 +163,14 @@ impl LeaseAsk {
 
 impl Settled {
     /// Returns the hits of a new lease, where this many remain.
-    pub fn lends(&self, ask: &LeaseAsk, remaining: u32, now: u64) -> u32 {
+    pub fn lends(&self, ask: &LeaseAsk, remaining: u64, now: u64) -> u32 {
         let until = end_of(ask.ttl_ms, now);
         let is_full = self.state.ends.len() >= MAX_ENDS && self.state.ends.iter().all(|(other, _)| *other != until);
         if ask.want == 0 || is_full {
             return 0;
         }
         let left = u64::from(ask.most).saturating_sub(self.out).div_ceil(2);
-        ask.want.min(remaining / PART).min(u32::try_from(left).unwrap_or(u32::MAX))
+        ask.want.min(clipped(remaining) / PART).min(clipped(left))
     }
 
     /// Adds a lease of these hits, and returns it. It ends at `latest` at the latest, if that is given.
@@ -186,7 +186,7 @@ impl Settled {
             self.is_changed = true;
             self.out += u64::from(hits);
         }
-        Granted { hits, until_ms, out: u32::try_from(self.out).unwrap_or(u32::MAX) }
+        Granted { hits, until_ms, out: clipped(self.out) }
     }
 
     /// Returns the end of the last lease that is out.

@@ -10,7 +10,7 @@ use super::leaky_bucket;
 use super::options::{Initial, Options};
 use super::sliding_log;
 use super::sliding_window;
-use super::{Algorithm, Ask, Caller, FIGURES, NoLease, Occupies, Parameters};
+use super::{Algorithm, Ask, Caller, FIGURES, MAX_HITS, MAX_NUMBER, NoLease, Occupies, Parameters};
 
 /// The longest period a limit may have: 366 days.
 pub const MAX_PERIOD: Duration = Duration::from_secs(366 * 24 * 60 * 60);
@@ -24,7 +24,7 @@ pub(super) const MAX_REFILL_MS: u128 = 1000 * 366 * 24 * 60 * 60 * 1000;
 /// A number of hits per period, counted by an algorithm. Every value of this type can be computed exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limit {
-    pub(super) number: u32,
+    pub(super) number: u64,
     pub(super) period_ms: u64,
     pub(super) options: Options,
     pub(super) parameters: Parameters,
@@ -82,6 +82,12 @@ pub enum LimitError {
     /// A window of the calendar that starts with a request.
     #[error("starts: first_request has no time_zone: windows of the calendar start with its days")]
     Starts,
+    /// A number that only a budget can have.
+    #[error("requests_per_unit is at most {}; only a budget counts beyond that", u32::MAX)]
+    Number,
+    /// A number or an estimate of a budget that is not below 2^53.
+    #[error("{0} is below 2^53 = {MAX_HITS}")]
+    TooLarge(&'static str),
     /// More hits than a sliding log keeps.
     #[error(
         "a sliding log stores every hit, so requests_per_unit is at most {}: for more, use sliding_window with \
@@ -124,10 +130,10 @@ impl LimitError {
             LimitError::TimeZone => "time_zone",
             LimitError::Starts => "starts",
             LimitError::Hold => "hold",
-            LimitError::LogNumber | LimitError::Slots => "requests_per_unit",
+            LimitError::Number | LimitError::LogNumber | LimitError::Slots => "requests_per_unit",
             LimitError::SlotsOfDenied | LimitError::DeniedOfBudget => "count_denied",
             LimitError::SettleWithin => "settle_within",
-            LimitError::Estimate(option) => option,
+            LimitError::Estimate(key) | LimitError::TooLarge(key) => key,
             LimitError::Estimates => "estimate",
         }
     }
@@ -138,6 +144,11 @@ impl LimitError {
         use LimitError::{EndlessQueue, EndlessRefill, Estimates, Starts, TimeZone};
         matches!(self, EndlessRefill | EndlessQueue | TimeZone | Starts | Estimates)
     }
+}
+
+/// Returns the largest number that limits of an algorithm may have, unless it has a lower bound of its own.
+fn max_number(algorithm: Algorithm) -> u64 {
+    if algorithm == Algorithm::Budget { MAX_NUMBER } else { u32::MAX.into() }
 }
 
 /// Returns whether `length` is a whole number of milliseconds, from 1 up to [`MAX_PERIOD`].
@@ -158,7 +169,14 @@ impl Limit {
     ///
     /// # Errors
     /// Returns all errors: values out of range, and options that the algorithm does not have.
-    pub fn new(algorithm: Algorithm, number: u32, period: Duration, options: Options) -> Result<Limit, LimitErrors> {
+    pub fn new(algorithm: Algorithm, number: u64, period: Duration, options: Options) -> Result<Limit, LimitErrors> {
+        let wrong_number =
+            (number > max_number(algorithm)).then_some(algorithm).and_then(|algorithm| match algorithm {
+                Algorithm::Budget => Some(LimitError::TooLarge("requests_per_unit")),
+                // These have lower bounds of their own.
+                Algorithm::SlidingLog | Algorithm::Concurrency => None,
+                _ => Some(LimitError::Number),
+            });
         let wrong_period = (!is_period(period)).then_some(match algorithm {
             algorithm if algorithm.counts_in_progress() => LimitError::Hold,
             _ => LimitError::Period,
@@ -167,12 +185,13 @@ impl Limit {
         let period_ms = if wrong_period.is_none() { period.as_millis() as u64 } else { 1 };
         let foreign = options.given().filter(|option| !algorithm.has(option));
         let mut errors: Vec<_> = foreign.map(|option| LimitError::NoOption(algorithm, option)).collect();
-        errors.extend(wrong_period);
-        match algorithm.parameters(number, period_ms, &options) {
+        let is_whole = wrong_period.is_none() && wrong_number.is_none();
+        errors.extend(wrong_period.into_iter().chain(wrong_number));
+        match algorithm.parameters(clipped(number), period_ms, &options) {
             Ok(parameters) if errors.is_empty() => return Ok(Limit { number, period_ms, options, parameters }),
             Ok(_) => {}
             Err(LimitErrors(own)) => {
-                errors.extend(own.into_iter().filter(|error| wrong_period.is_none() || !error.is_of_several()));
+                errors.extend(own.into_iter().filter(|error| is_whole || !error.is_of_several()));
             }
         }
         Err(LimitErrors(errors))
@@ -181,15 +200,16 @@ impl Limit {
     /// Returns the limit for one of `parts` instances that count separately: see [`Limit::scaled_by`].
     #[must_use]
     pub fn divided_by(&self, parts: u32) -> Limit {
-        self.scaled_by(1, parts)
+        self.scaled_by(1, parts.into())
     }
 
     /// Returns this limit with another number and a burst in proportion. The counter is the same. Returns the limit
     /// unchanged if the algorithm cannot have this number.
     #[must_use]
-    pub fn with_number(&self, number: u32) -> Limit {
+    pub fn with_number(&self, number: u64) -> Limit {
         match self.number {
             0 => self.with(number, self.options).unwrap_or(*self),
+            _ if number > max_number(self.algorithm()) => *self,
             own => self.scaled_by(number, own),
         }
     }
@@ -198,13 +218,12 @@ impl Limit {
     /// are rounded down, but stay at least 1 unless they were 0. A burst that would then take a thousand years to fill
     /// is dropped. Returns the limit unchanged if the algorithm cannot have the number.
     #[must_use]
-    pub fn scaled_by(&self, part: u32, whole: u32) -> Limit {
-        let share = |number| scaled(number, part, whole);
-        let options = Options { burst: self.options.burst.map(share), ..self.options };
+    pub fn scaled_by(&self, part: u64, whole: u64) -> Limit {
+        let burst = self.options.burst.map(|burst| clipped(scaled(burst.into(), part, whole)));
+        let options = Options { burst, ..self.options };
         let without_burst = Options { burst: None, ..options };
-        self.with(share(self.number), options)
-            .or_else(|_| self.with(share(self.number), without_burst))
-            .unwrap_or(*self)
+        let number = scaled(self.number, part, whole);
+        self.with(number, options).or_else(|_| self.with(number, without_burst)).unwrap_or(*self)
     }
 
     /// Returns a limit of the same counter that allows nothing and counts nothing.
@@ -217,18 +236,18 @@ impl Limit {
     ///
     /// # Errors
     /// Fails if the algorithm has no such limit.
-    pub fn with_number_alone(&self, number: u32) -> Result<Limit, LimitErrors> {
+    pub fn with_number_alone(&self, number: u64) -> Result<Limit, LimitErrors> {
         self.with(number, self.options)
     }
 
     /// Returns this limit with another number, and with another burst if one is given. The counter is the same.
     /// Returns `None` if the algorithm has no such limit.
-    pub fn with_number_and_burst(&self, number: u32, burst: Option<u32>) -> Option<Limit> {
+    pub fn with_number_and_burst(&self, number: u64, burst: Option<u32>) -> Option<Limit> {
         let options = Options { burst: burst.or(self.options.burst), ..self.options };
         self.with(number, options).ok()
     }
 
-    fn with(&self, number: u32, options: Options) -> Result<Limit, LimitErrors> {
+    fn with(&self, number: u64, options: Options) -> Result<Limit, LimitErrors> {
         Limit::new(self.algorithm(), number, self.period(), options)
     }
 
@@ -249,7 +268,7 @@ impl Limit {
                 ..options
             },
             Algorithm::TokenBucket => Options {
-                burst: given.burst.or(Some(self.capacity())),
+                burst: given.burst.or(Some(clipped(self.capacity()))),
                 initial: Some(given.initial.unwrap_or_default()),
                 ..options
             },
@@ -277,8 +296,18 @@ impl Limit {
     }
 
     /// Returns the number of hits in a period.
-    pub fn number(&self) -> u32 {
+    pub fn number(&self) -> u64 {
         self.number
+    }
+
+    /// Returns the number of a limit that is no budget.
+    pub(super) fn number_as_u32(&self) -> u32 {
+        clipped(self.number)
+    }
+
+    /// Returns the number for arithmetic with refunds.
+    pub(super) fn number_as_i64(&self) -> i64 {
+        self.number as i64
     }
 
     /// Returns the period; for a calendar unit, the length that represents it.
@@ -333,8 +362,7 @@ impl Limit {
     /// Returns this limit with less room: while this many hits are out.
     #[must_use]
     pub fn less(&self, out: u64) -> Limit {
-        let number = u64::from(self.number).saturating_sub(out);
-        u32::try_from(number).ok().and_then(|number| self.with_number_alone(number).ok()).unwrap_or(*self)
+        self.with_number_alone(self.number.saturating_sub(out)).unwrap_or(*self)
     }
 
     /// Returns this limit as one that charges whatever it is asked for.
@@ -361,7 +389,7 @@ impl Limit {
 
     /// Returns the most hits that can be admitted at one moment: the number, or a bucket's burst plus the hits that may
     /// be delayed.
-    pub fn capacity(&self) -> u32 {
+    pub fn capacity(&self) -> u64 {
         self.parameters.capacity(self)
     }
 
@@ -407,7 +435,12 @@ impl Limit {
 }
 
 /// Returns `number * part / whole`, rounded down, but at least 1 unless `number` is 0.
-pub fn scaled(number: u32, part: u32, whole: u32) -> u32 {
-    let exact = u64::from(number) * u64::from(part) / u64::from(whole.max(1));
-    u32::try_from(exact).unwrap_or(u32::MAX).max(number.min(1))
+pub fn scaled(number: u64, part: u64, whole: u64) -> u64 {
+    let exact = u128::from(number) * u128::from(part) / u128::from(whole.max(1));
+    u64::try_from(exact).unwrap_or(u64::MAX).max(number.min(1))
+}
+
+/// Returns a number as one of 32 bits: most numbers are, and where a larger one cannot be told, the largest is.
+pub fn clipped(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }

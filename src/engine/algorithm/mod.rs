@@ -25,12 +25,12 @@ pub mod token_bucket;
 
 use std::fmt;
 
-pub use ask::{Ask, Bounds, Caller, Charge, MAX_HITS, NamedWindow};
+pub use ask::{Ask, Bounds, Caller, Charge, MAX_HITS, MAX_NUMBER, NamedWindow};
 pub use calendar::TimeZone;
 pub use leased::{Granted, LeaseAsk, Occupies, Returned};
-pub use limit::scaled;
 pub use limit::{Limit, LimitError, LimitErrors, MAX_DELAY, MAX_PERIOD};
 use limit::{MAX_REFILL_MS, is_period};
+pub use limit::{clipped, scaled};
 pub use options::{Declared, Initial, Kind, Options, Starts, Unsettled, Weighting, Written};
 pub use penalty::{Event, Penalty, PenaltyError};
 
@@ -119,7 +119,7 @@ macro_rules! algorithms {
                 match self { $(Parameters::$variant(parameters) => parameters.figures(caller)),* }
             }
 
-            fn capacity(&self, limit: &Limit) -> u32 {
+            fn capacity(&self, limit: &Limit) -> u64 {
                 match self { $(Parameters::$variant(parameters) => parameters.capacity(limit)),* }
             }
 
@@ -363,10 +363,10 @@ pub struct Verdict {
     /// The hits are allowed.
     pub allowed: bool,
     /// Number of further hits that would be allowed right now.
-    pub remaining: u32,
+    pub remaining: u64,
     /// Number of hits beyond the limit, for counters that also count denied hits, and for budgets that settles have
     /// overspent.
-    pub excess: Option<u32>,
+    pub excess: Option<u64>,
     /// Time until the counter is equivalent to a new one.
     pub reset_after_ms: u64,
     /// Time until the same request would be allowed, exact to the millisecond: zero if it is allowed now, `None` if it

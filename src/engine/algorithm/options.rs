@@ -29,8 +29,10 @@ pub struct Declared {
 /// What the value of an option is.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
-    /// A whole number.
+    /// A whole number of 32 bits.
     Number,
+    /// A whole number below 2^53.
+    Wide,
     /// Yes or no.
     Flag,
     /// A length of time.
@@ -45,7 +47,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written<'w> {
     /// A whole number.
-    Number(u32),
+    Number(u64),
     /// Yes or no.
     Flag(bool),
     /// A length of time.
@@ -184,7 +186,7 @@ options! {
         example: "30m", conflicts: &[], is_explained: true
     }
     /// Budget: what a stream holds that brings no estimate of its own.
-    estimate: u32 {
+    estimate: u64 {
         about: "For budgets: hits that a stream holds if it brings no estimate, that is, holds 0. Without it, the \
                 estimate of another budget for the same descriptor, or else 1.",
         example: "500", conflicts: &[], is_explained: false
@@ -196,12 +198,12 @@ options! {
         example: "true", conflicts: &[], is_explained: false
     }
     /// Budget: the least that a stream holds.
-    min_estimate: u32 {
+    min_estimate: u64 {
         about: "For budgets: hits that a stream holds at least, whatever estimate it brings or was learned.",
         example: "200", conflicts: &[], is_explained: false
     }
     /// Budget: the most that a stream holds.
-    max_estimate: u32 {
+    max_estimate: u64 {
         about: "For budgets: hits that a stream holds at most. A stream that brings a larger estimate is one that \
                 brings none.",
         example: "2000", conflicts: &[], is_explained: false
@@ -319,6 +321,18 @@ impl Value for u32 {
     const KIND: Kind = Kind::Number;
 
     fn of(written: Written<'_>) -> Option<u32> {
+        if let Written::Number(number) = written { u32::try_from(number).ok() } else { None }
+    }
+
+    fn written(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Value for u64 {
+    const KIND: Kind = Kind::Wide;
+
+    fn of(written: Written<'_>) -> Option<u64> {
         if let Written::Number(number) = written { Some(number) } else { None }
     }
 

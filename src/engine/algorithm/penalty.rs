@@ -165,7 +165,7 @@ impl Penalty {
         };
         let verdict = Verdict {
             allowed: since == 0,
-            remaining,
+            remaining: remaining.into(),
             excess: None,
             reset_after_ms,
             retry_after_ms: Some(if since > 0 { left } else { 0 }),

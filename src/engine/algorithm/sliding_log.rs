@@ -88,7 +88,7 @@ pub(super) fn decide(
     state: Option<&State>,
     now: u64,
 ) -> (Option<(Change, u64)>, Verdict) {
-    let number = u64::from(limit.number);
+    let number = limit.number;
     let most = if limit.count_denied() { 2 * number } else { number };
     // Times are truncated to milliseconds, so a hit is kept one millisecond longer to cover the whole period.
     let held = limit.period_ms + 1;
@@ -191,7 +191,7 @@ pub(super) fn decide(
         let last = log.search(oldest, |entry| entry.sum - base >= leaving);
         Some(log.get(last).at + held - now)
     };
-    let remaining = u32::try_from(number.saturating_sub(used)).unwrap_or(u32::MAX);
+    let remaining = number.saturating_sub(used);
     let changed = charged || set_back;
     (
         changed.then_some((log.change, reset_after_ms)),
@@ -280,7 +280,7 @@ impl Parameters {
         [0; FIGURES]
     }
 
-    pub(super) fn capacity(&self, limit: &Limit) -> u32 {
+    pub(super) fn capacity(&self, limit: &Limit) -> u64 {
         limit.number
     }
 
@@ -290,7 +290,7 @@ impl Parameters {
 
     /// Entries are found by binary search in a linked list, which is linear.
     pub(super) fn work(&self, limit: &Limit) -> u64 {
-        6 + u64::from(limit.number) / 10_000
+        6 + limit.number / 10_000
     }
 }
 

@@ -74,7 +74,7 @@ pub(super) fn decide(
     now: u64,
 ) -> (Option<(Change, u64)>, Verdict) {
     let Parameters { segment_ms: segment, segments, weighting } = *parameters;
-    let number = i64::from(limit.number);
+    let number = limit.number_as_i64();
     let mut index = now / segment;
     if hits > 0 && !denied && weighting == Weighting::Strict && state.is_none_or(|state| state.index <= index) {
         // The fast path for most requests: they are allowed, and the sum of the counts is all that matters.
@@ -83,7 +83,7 @@ pub(super) fn decide(
             let change = Change::Taken { index, hits: hits as u32, segments: segments as usize };
             let verdict = Verdict {
                 allowed: true,
-                remaining: (number - sum) as u32,
+                remaining: (number - sum).unsigned_abs(),
                 excess: None,
                 reset_after_ms: (index + segments + 1) * segment - now,
                 retry_after_ms: Some(0),
@@ -165,7 +165,7 @@ pub(super) fn decide(
     }
     let verdict = Verdict {
         allowed,
-        remaining: u32::try_from((number - used(&counts)).max(0)).unwrap_or(u32::MAX),
+        remaining: (number - used(&counts)).max(0).unsigned_abs(),
         excess: None,
         reset_after_ms,
         retry_after_ms,
@@ -243,7 +243,7 @@ impl Parameters {
         figures(&[self.segment_ms, self.segments, u64::from(self.weighting == Weighting::Linear)])
     }
 
-    pub(super) fn capacity(&self, limit: &Limit) -> u32 {
+    pub(super) fn capacity(&self, limit: &Limit) -> u64 {
         limit.number
     }
 

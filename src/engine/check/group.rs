@@ -295,7 +295,7 @@ impl<'s, F: Fn(usize) -> Option<&'s State>> Group<'_, F> {
             // At the latest, all that is out is charged then, and a period later it is gone.
             let gone_ms = last + period_ms - now;
             own.reset_after_ms = own.reset_after_ms.max(gone_ms);
-            let is_possible = check.ask.taken() <= u64::from(check.limit.number());
+            let is_possible = check.ask.taken() <= check.limit.number();
             if !own.allowed && own.retry_after_ms.is_none() && is_possible {
                 own.retry_after_ms = Some(gone_ms);
             }
@@ -324,8 +324,8 @@ impl<'s, F: Fn(usize) -> Option<&'s State>> Group<'_, F> {
     fn spill(&mut self, index: usize, check: &Check, out: u64, at: u64) {
         let tokens = self.ask(index, check, Ask::Peek, at).remaining;
         // One more, because there may be a fraction of a token.
-        let room = u64::from(check.limit.capacity()).saturating_sub(out + 1);
-        self.take(index, check, u64::from(tokens).saturating_sub(room), at);
+        let room = check.limit.capacity().saturating_sub(out + 1);
+        self.take(index, check, tokens.saturating_sub(room), at);
     }
 
     /// Takes hits, if there are any.

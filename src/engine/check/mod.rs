@@ -125,7 +125,7 @@ impl Check {
 
     /// Returns the most hits that instances may have admitted by their shares, beside a share of `own` hits; `None` if
     /// the limit has no shares.
-    pub fn other_shares(&self, own: u32) -> Option<u32> {
+    pub fn other_shares(&self, own: u64) -> Option<u64> {
         let all = self.limit.capacity().saturating_sub(self.shared.rest(&self.limit).capacity());
         self.shared.split.map(|_| all.saturating_sub(own))
     }
@@ -185,9 +185,9 @@ pub struct CheckVerdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShareLeft {
     /// The most hits at once.
-    pub capacity: u32,
+    pub capacity: u64,
     /// How many remain.
-    pub remaining: u32,
+    pub remaining: u64,
 }
 
 impl CheckVerdict {

@@ -59,7 +59,7 @@ pub(super) fn conclude(decision: &Decision<'_>) -> (Verdict, String) {
         of_role.map(|limited| limited.asked.source.label()).collect::<Vec<_>>().join(", ")
     };
     let enforced = names(Some(Role::Enforced));
-    let never_fits = |limited: &&&Limited<'_>| limited.asked.cost() > limited.asked.check.limit.capacity();
+    let never_fits = |limited: &&&Limited<'_>| u64::from(limited.asked.cost()) > limited.asked.check.limit.capacity();
     let never = full.iter().filter(|limited| limited.role() == Role::Enforced).filter(never_fits);
     let never: Vec<&str> = never.map(|limited| limited.asked.source.label()).collect();
     let unavailable = decision.is_without_store();

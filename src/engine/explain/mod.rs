@@ -187,9 +187,9 @@ pub struct ExplainedLease {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExplainedShare {
     /// The most hits at one moment that the instance may admit by itself.
-    pub capacity: u32,
+    pub capacity: u64,
     /// How many of them remain.
-    pub remaining: u32,
+    pub remaining: u64,
 }
 
 /// What streams have used of a budget, and what those in progress hold of it.
@@ -221,9 +221,9 @@ pub enum RoleName {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     /// The most hits that can be allowed at one moment.
-    pub capacity: u32,
+    pub capacity: u64,
     /// Number of further hits that would be allowed now.
-    pub remaining: u32,
+    pub remaining: u64,
     /// Hits that instances hold in leases, if the limit has a lease. They do not remain, and may still be used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leased: Option<u32>,
@@ -233,7 +233,7 @@ pub struct State {
     /// The most hits that other instances may have admitted by their shares, which are in none of these numbers; `None`
     /// if the limit has no shares.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub other_shares: Option<u32>,
+    pub other_shares: Option<u64>,
     /// What is used and held of a budget.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<ExplainedBudget>,
@@ -433,8 +433,8 @@ impl ExplainedBudget {
     pub fn of(limit: &Limit, verdict: &counted::Verdict) -> Option<ExplainedBudget> {
         let counted::Verdict { remaining, excess, held, .. } = *verdict;
         let Held { hits: held, holds, first_ends_ms } = held?;
-        let charged = u64::from(limit.capacity()) + u64::from(excess.unwrap_or(0));
-        let used = charged.saturating_sub(u64::from(remaining) + held);
+        let charged = limit.capacity() + excess.unwrap_or(0);
+        let used = charged.saturating_sub(remaining + held);
         Some(ExplainedBudget { used, held, holds, first_ends_after_ms: (holds > 0).then_some(first_ends_ms) })
     }
 }

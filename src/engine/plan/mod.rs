@@ -5,7 +5,7 @@ mod names;
 use std::time::Duration;
 
 use crate::adjustment::{Applied, Effect, InForce, LimitName};
-use crate::algorithm::{Algorithm, Ask, Bounds, Caller, Limit, LimitErrors, MAX_HITS, Options};
+use crate::algorithm::{Algorithm, Ask, Bounds, Caller, Limit, LimitErrors, MAX_HITS, MAX_NUMBER, Options};
 use crate::asked::{Asked, Source};
 use crate::check::{
     Check, CheckVerdict, Key, Occasion, Origin, Partly, Penalized, Recorded, StoreError, Verdicts, holder,
@@ -420,17 +420,18 @@ impl<'a> Plan<'a> {
             }
             let options = check.limit.options();
             let cost = match source {
-                Source::Rule(_, limit) => limit.config.options.cost,
+                Source::Rule(_, limit) => u64::from(limit.config.options.cost),
                 Source::Override(_) => 1,
             };
-            let least = options.min_estimate.unwrap_or(1).saturating_mul(cost);
-            let most = options.max_estimate.map_or(u32::MAX, |most| most.saturating_mul(cost));
-            let is_sound = |most: u32| brought <= u64::from(most) * u64::from(cost);
+            let times = |hits: u64| hits.saturating_mul(cost).min(MAX_NUMBER);
+            let least = times(options.min_estimate.unwrap_or(1));
+            let most = options.max_estimate.map_or(MAX_NUMBER, times);
+            let is_sound = |most: u64| brought <= most.saturating_mul(cost);
             let is_brought = brought > 0 && options.max_estimate.is_none_or(is_sound);
             let beside = || checks().filter(|other| other.descriptor == check.descriptor && is_budget(other));
             let of_others = || beside().filter_map(|other| other.limit.options().estimate).max();
-            let of_rule = || u64::from(options.estimate.or_else(of_others).unwrap_or(1)) * u64::from(cost);
-            let hits = if is_brought { brought } else { of_rule().min(most.into()) }.max(least.into());
+            let of_rule = || times(options.estimate.or_else(of_others).unwrap_or(1));
+            let hits = if is_brought { brought } else { of_rule().min(most) }.max(least);
             let learns = !is_brought && options.learn_estimate == Some(true);
             let check = &mut self.asked[place].check;
             check.ask = Ask::Take(hits.min(MAX_HITS));
@@ -639,7 +640,7 @@ fn brought_along(defaults: &Defaults, limit: Override) -> Result<Limit, LimitErr
     let limit = |algorithm| {
         let (count_denied, time_zone) = (defaults.count_denied(algorithm), defaults.time_zone(algorithm, limit.period));
         let options = Options { count_denied, time_zone, ..Options::default() };
-        Limit::new(algorithm, limit.number, limit.period, options)
+        Limit::new(algorithm, limit.number.into(), limit.period, options)
     };
     limit(defaults.algorithm).or_else(|_| limit(Algorithm::SlidingWindow))
 }

@@ -125,8 +125,8 @@ pub struct RawMapping<'a>(Vec<(&'static str, Raw<RawValue<'a>>)>);
 pub enum RawValue<'a> {
     /// A text, a name, or a length of time such as `90s`.
     Text(Text<'a>),
-    /// A whole number.
-    Number(u32),
+    /// A whole number below 2^53; below 2^32 unless the key takes a wide one.
+    Number(u64),
     /// A truth value.
     Flag(bool),
     /// A mapping of known keys.
@@ -170,8 +170,13 @@ impl<'a> RawMapping<'a> {
         self.of_type(key, |value| if let RawValue::Text(text) = value { Some(&**text) } else { None })
     }
 
-    /// Returns the number of a key that takes one.
+    /// Returns the number of a key that takes one of 32 bits.
     pub fn number(&self, key: &str) -> Raw<u32> {
+        self.of_type(key, |value| if let RawValue::Number(number) = value { u32::try_from(*number).ok() } else { None })
+    }
+
+    /// Returns the number of a key that takes one below 2^53.
+    pub fn wide_number(&self, key: &str) -> Raw<u64> {
         self.of_type(key, |value| if let RawValue::Number(number) = value { Some(*number) } else { None })
     }
 

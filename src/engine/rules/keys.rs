@@ -163,7 +163,7 @@ const OF_EVERY_LIMIT: &[Key] = &[
     ]),
     key(
         "requests_per_unit",
-        Takes::Number,
+        Takes::Wide,
         "Number of requests allowed per unit or period; for concurrency, number in progress at once. 0 denies all \
          requests.",
     ),
@@ -200,6 +200,7 @@ static OF_ALGORITHMS: [Key; Options::ALL.len()] = {
         let option = &Options::ALL[index];
         let takes = match option.kind {
             Kind::Number => Takes::Number,
+            Kind::Wide => Takes::Wide,
             Kind::Flag => Takes::Flag,
             Kind::Length => Takes::Length,
             Kind::Choice(names) => Takes::Choice(names),

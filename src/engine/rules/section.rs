@@ -37,6 +37,8 @@ pub enum Takes {
     Name,
     /// A whole number.
     Number,
+    /// A whole number below 2^53.
+    Wide,
     /// A truth value.
     Flag,
     /// A length of time.

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use super::table::Beat;
 use super::{Answer, DomainTerms, Entry, Member, Query, Seat, Shared, Split, Table, View};
-use crate::algorithm::{Algorithm, Limit, Options};
+use crate::algorithm::{Algorithm, Limit, Options, clipped};
 
 /// The timeout of a seat.
 const TIMEOUT: u64 = 1_000;
@@ -90,7 +90,7 @@ impl Rules {
 
     fn limit(&self, period: u64) -> Limit {
         let period = Duration::from_millis(period);
-        Limit::new(Algorithm::SlidingLog, self.in_force(), period, Options::default()).unwrap()
+        Limit::new(Algorithm::SlidingLog, self.in_force().into(), period, Options::default()).unwrap()
     }
 }
 
@@ -811,7 +811,7 @@ impl Instance {
 
     fn share_at(&self, clock: Duration, period: u64) -> u32 {
         let share = self.view().share(&self.rules.shared(), &self.rules.limit(period), clock);
-        share.map_or(0, |share| share.number())
+        share.map_or(0, |share| clipped(share.number()))
     }
 
     fn share(&self, now: u64, period: u64) -> u32 {
@@ -940,7 +940,7 @@ impl World {
         let (rules, view, clock) = (&instance.rules, instance.view(), instance.clock(now));
         let limit = rules.limit(period);
         let share = instance.share(now, period);
-        let each = rules.split().map_or(0, |split| split.each(limit.number()));
+        let each = rules.split().map_or(0, |split| split.each(clipped(limit.number())));
         let is_noted = instance.notes_at.is_none() && view.is_agreed(DOMAIN) && rules.adjusted.is_none();
         let may_have = is_noted && view.seat(clock).is_some_and(|seat| seat < rules.split().map_or(0, |s| s.seats()));
         let has_waited = |since: Option<u64>| since.is_some_and(|since| since + period * 12 / 10 < now);
@@ -954,7 +954,7 @@ impl World {
             Some(Mistake::RoundedUp) if share > 0 || (may_have && each == 0) => share + 1,
             Some(Mistake::AdjustedHasShare) => {
                 let shared = Shared { is_changed: false, ..rules.shared() };
-                view.share(&shared, &limit, clock).map_or(0, |share| share.number())
+                view.share(&shared, &limit, clock).map_or(0, |share| clipped(share.number()))
             }
             _ => share,
         }
@@ -965,12 +965,12 @@ impl World {
         let instance = &self.instances[at];
         let (rules, clock) = (&instance.rules, instance.clock(self.now));
         let (limit, shared) = (rules.limit(self.period), rules.shared());
-        let rest = |clock| instance.view().rest(&shared, &limit, clock).number();
+        let rest = |clock| clipped(instance.view().rest(&shared, &limit, clock).number());
         match self.mistake {
-            Some(Mistake::NoCut) => View::default().rest(&shared, &limit, clock).number(),
+            Some(Mistake::NoCut) => clipped(View::default().rest(&shared, &limit, clock).number()),
             Some(Mistake::CutEndsAtOnce) => rest(clock + Duration::from_millis(2 * self.period)),
             Some(Mistake::RestOfFewerSeats) => {
-                rest(clock) + rules.split().map_or(0, |split| split.each(limit.number()))
+                rest(clock) + rules.split().map_or(0, |split| split.each(clipped(limit.number())))
             }
             _ => rest(clock),
         }

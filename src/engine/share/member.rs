@@ -539,7 +539,7 @@ mod tests {
         }
 
         /// Returns the number that an instance with these terms may admit by itself, and that it asks the store for.
-        fn may(&self, member: &Member) -> (u32, u32) {
+        fn may(&self, member: &Member) -> (u64, u64) {
             let terms = member.terms.domains.get(&DOMAIN);
             let split = terms.map(|terms| terms.largest);
             let shared =

@@ -16,7 +16,7 @@ use std::time::Duration;
 use stateright::{Checker, Model, Property};
 
 use super::{DomainTerms, Member, Shared, Split, Table};
-use crate::algorithm::{Algorithm, Limit, Options};
+use crate::algorithm::{Algorithm, Limit, Options, clipped};
 
 const DOMAIN: u64 = 1;
 const SEATS: u32 = 2;
@@ -34,7 +34,7 @@ struct Rules(u32, Option<u16>);
 
 impl Rules {
     fn limit(self, times: Times) -> Limit {
-        Limit::new(Algorithm::SlidingLog, self.0, Duration::from_secs(times.period), Options::default()).unwrap()
+        Limit::new(Algorithm::SlidingLog, self.0.into(), Duration::from_secs(times.period), Options::default()).unwrap()
     }
 
     fn split(self) -> Option<Split> {
@@ -181,13 +181,13 @@ impl Fleet {
         let now = self.clock();
         for Instance { member, rules } in self.instances.iter().flatten() {
             let (view, limit, shared) = (member.view(), rules.limit(self.times), rules.shared());
-            let share = view.share(&shared, &limit, now).map_or(0, |share| share.number());
+            let share = view.share(&shared, &limit, now).map_or(0, |share| clipped(share.number()));
             if share > 0 {
                 let most = self.current.shares.entry(member.id().to_owned()).or_default();
                 *most = share.max(*most);
             }
             // Without a current view, an instance beats before it decides.
-            let rest = if view.is_current(now) { view.rest(&shared, &limit, now).number() } else { 0 };
+            let rest = if view.is_current(now) { clipped(view.rest(&shared, &limit, now).number()) } else { 0 };
             self.current.rest = rest.max(self.current.rest);
             self.current.number = rules.0.max(self.current.number);
         }

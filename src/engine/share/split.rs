@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::member::DomainTerms;
-use crate::algorithm::{Algorithm, Limit, Options};
+use crate::algorithm::{Algorithm, Limit, Options, clipped};
 
 /// The whole of a limit, in hundredths of a percent.
 const WHOLE: u64 = 10_000;
@@ -80,22 +80,22 @@ impl Split {
     /// Returns the limit of a seat's own counter, or `None` if its share is less than one hit. The share of a fixed
     /// window slides.
     pub fn share(&self, limit: &Limit) -> Option<Limit> {
-        let number = Some(self.each(limit.number())).filter(|each| *each > 0)?;
+        let number = Some(self.each(clipped(limit.number()))).filter(|each| *each > 0)?;
         if limit.algorithm() == Algorithm::FixedWindow {
-            return Limit::new(Algorithm::SlidingWindow, number, limit.period(), Options::default()).ok();
+            return Limit::new(Algorithm::SlidingWindow, number.into(), limit.period(), Options::default()).ok();
         }
         let burst = match burst(limit) {
             Some(burst) => Some(Some(self.each(burst)).filter(|each| *each > 0)?),
             None => None,
         };
-        limit.with_number_and_burst(number, burst)
+        limit.with_number_and_burst(number.into(), burst)
     }
 
     /// Returns the limit that the store decides: the number less all shares. It is closed if nothing is left.
     pub fn rest(&self, limit: &Limit) -> Limit {
         let Some(share) = self.share(limit) else { return *limit };
         let less = |whole: u32, each: u32| whole.saturating_sub(each.saturating_mul(self.seats));
-        let number = less(limit.number(), share.number());
+        let number = less(clipped(limit.number()), clipped(share.number()));
         // A burst of its own is stated, since that of the number would be smaller.
         let burst = burst(limit).map(|burst| less(burst, self.each(burst)));
         reduced(limit, number, burst)
@@ -119,14 +119,15 @@ impl Split {
             let next = ((number * u64::from(self.part) / step + 1) * step).div_ceil(u64::from(self.part));
             u32::try_from(at(number).min(at(next))).unwrap_or(u32::MAX)
         };
-        let number = left(limit.number()).min(limit.number());
+        let own = clipped(limit.number());
+        let number = left(own).min(own);
         reduced(limit, number, burst(limit).map(|burst| left(burst).min(burst)))
     }
 
     /// Returns the limit with the smaller number and the smaller burst of two limits of one counter.
     pub fn smaller(one: &Limit, other: &Limit) -> Limit {
         let burst = burst(one).zip(burst(other)).map(|(one, other)| one.min(other));
-        reduced(one, one.number().min(other.number()), burst)
+        reduced(one, clipped(one.number().min(other.number())), burst)
     }
 
     /// Returns the time after which nothing that was admitted before matters to a counter of this limit: the period,
@@ -153,7 +154,7 @@ impl Split {
 /// Returns the burst of a bucket, also where it is the number.
 fn burst(limit: &Limit) -> Option<u32> {
     match limit.algorithm() {
-        Algorithm::TokenBucket => Some(limit.capacity()),
+        Algorithm::TokenBucket => Some(clipped(limit.capacity())),
         _ => None,
     }
 }
@@ -163,7 +164,7 @@ fn reduced(limit: &Limit, number: u32, burst: Option<u32>) -> Limit {
     if number == 0 || burst == Some(0) {
         return limit.closed();
     }
-    limit.with_number_and_burst(number, burst).unwrap_or_else(|| limit.closed())
+    limit.with_number_and_burst(number.into(), burst).unwrap_or_else(|| limit.closed())
 }
 
 #[cfg(test)]
@@ -172,12 +173,12 @@ mod tests {
     use proptest::prelude::*;
 
     fn window(number: u32) -> Limit {
-        Limit::new(Algorithm::SlidingWindow, number, Duration::from_secs(60), Options::default()).unwrap()
+        Limit::new(Algorithm::SlidingWindow, number.into(), Duration::from_secs(60), Options::default()).unwrap()
     }
 
     fn bucket(number: u32, burst: u32) -> Limit {
         let options = Options { burst: Some(burst), ..Options::default() };
-        Limit::new(Algorithm::TokenBucket, number, Duration::from_secs(60), options).unwrap()
+        Limit::new(Algorithm::TokenBucket, number.into(), Duration::from_secs(60), options).unwrap()
     }
 
     #[test]
@@ -220,10 +221,10 @@ mod tests {
             let split = Split::new(part, seats);
             for limit in [window(number), bucket(number, burst)] {
                 let (rest, share) = (split.rest(&limit), split.share(&limit));
-                let shares = share.map_or(0, |share| share.number() * seats);
-                prop_assert!(rest.number() + shares <= number);
-                prop_assert!(shares <= number * u32::from(part) / 10_000);
-                let bursts = share.map_or(0, |share| share.capacity() * seats);
+                let shares = share.map_or(0, |share| share.number() * u64::from(seats));
+                prop_assert!(rest.number() + shares <= number.into());
+                prop_assert!(shares <= u64::from(number * u32::from(part)) / 10_000);
+                let bursts = share.map_or(0, |share| share.capacity() * u64::from(seats));
                 prop_assert!(rest.capacity() + bursts <= limit.capacity());
                 if share.is_none() {
                     prop_assert_eq!(rest, limit);
@@ -252,8 +253,8 @@ mod tests {
         ) {
             let (largest, theirs) = (Split::new(part, seats), Split::new(smaller.min(part), seats));
             let asked = largest.cut(&window(own)).number().max(theirs.rest(&window(other)).number());
-            let shares = theirs.share(&window(other)).map_or(0, |share| share.number() * seats);
-            prop_assert!(asked + shares <= own.max(other), "{} and {}", asked, shares);
+            let shares = theirs.share(&window(other)).map_or(0, |share| share.number() * u64::from(seats));
+            prop_assert!(asked + shares <= own.max(other).into(), "{} and {}", asked, shares);
         }
     }
 }

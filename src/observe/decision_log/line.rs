@@ -40,7 +40,7 @@ pub(super) struct Line<'a> {
     descriptor: Vec<Pair<'a>>,
     hits: i64,
     limit: Option<Number>,
-    remaining: Option<u32>,
+    remaining: Option<u64>,
     retry_after_ms: Option<u64>,
     outcome: Outcome,
     reason: &'static str,
@@ -90,7 +90,7 @@ fn is_zero(number: &u64) -> bool {
 #[derive(Debug, Serialize)]
 struct Number {
     algorithm: &'static str,
-    number: u32,
+    number: u64,
     /// None for a limit without a period.
     #[serde(skip_serializing_if = "Option::is_none")]
     period_ms: Option<u64>,

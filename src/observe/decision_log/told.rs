@@ -31,7 +31,7 @@ pub struct Told {
     pub limit: Option<Number>,
     /// Number of hits that would still have passed.
     #[serde(default)]
-    pub remaining: Option<u32>,
+    pub remaining: Option<u64>,
     /// Time until the same request would pass.
     #[serde(default)]
     pub retry_after_ms: Option<u64>,
@@ -76,7 +76,7 @@ pub struct Number {
     /// Name of its algorithm.
     pub algorithm: String,
     /// Its number.
-    pub number: u32,
+    pub number: u64,
     /// Its period; `None` for a limit of requests in progress.
     #[serde(default)]
     pub period_ms: Option<u64>,

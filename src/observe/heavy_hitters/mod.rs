@@ -11,7 +11,7 @@ mod sketch;
 
 use std::fmt;
 use std::hash::BuildHasher as _;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -54,7 +54,7 @@ pub struct HeavyHitters {
     seats: Box<[Seat]>,
     tenants: Mutex<Tenants>,
     /// Hits of the least busy seated rule, once all seats are taken.
-    least: AtomicU32,
+    least: AtomicU64,
 }
 
 /// A seat for the sketches of one rule.
@@ -90,7 +90,7 @@ struct Tenant {
     path: Box<str>,
     names: Names,
     /// Hits at the last ranking.
-    hits: u32,
+    hits: u64,
     age: Age,
 }
 
@@ -193,7 +193,7 @@ impl HeavyHitters {
             hasher: DefaultHashBuilder::default(),
             seats: (0..SEATS).map(|_| Seat::default()).collect(),
             tenants: Mutex::default(),
-            least: AtomicU32::new(0),
+            least: AtomicU64::new(0),
         }
     }
 
@@ -218,7 +218,7 @@ impl HeavyHitters {
     }
 
     fn add(&self, place: &AtomicU64, request: &Request, limited: &Limited<'_>, hits: [u64; 3]) -> Option<Added> {
-        let [hits, over, near] = hits.map(|hits| u32::try_from(hits).unwrap_or(u32::MAX));
+        let [hits, over, near] = hits;
         let asked = &limited.asked;
         let (owner, sketches) = self.seat(place, asked.source, hits)?;
         let print = self.hasher.hash_one(asked.check.key.without_window());
@@ -234,7 +234,7 @@ impl HeavyHitters {
     }
 
     /// Returns the sketches of a rule that has a seat, or that gets one for these hits.
-    fn seat(&self, place: &AtomicU64, source: Source<'_>, hits: u32) -> Option<(Owner, &Sketches)> {
+    fn seat(&self, place: &AtomicU64, source: Source<'_>, hits: u64) -> Option<(Owner, &Sketches)> {
         let known = match place.load(Ordering::Relaxed) {
             UNKNOWN => self.look(place, source, hits)?,
             UNSEATED if !self.is_drawn(hits) => return None,
@@ -247,13 +247,13 @@ impl HeavyHitters {
 
     /// Decides at random whether a rule may take a seat, like a key that takes over a count: the probability is the
     /// share of these hits in their sum with the hits of the least busy rule.
-    fn is_drawn(&self, hits: u32) -> bool {
+    fn is_drawn(&self, hits: u64) -> bool {
         let least = self.least.load(Ordering::Relaxed);
-        fastrand::u64(..u64::from(least) + u64::from(hits)) < u64::from(hits)
+        fastrand::u64(..least.saturating_add(hits)) < hits
     }
 
     /// Finds the seat of a rule, or assigns one.
-    fn look(&self, place: &AtomicU64, source: Source<'_>, hits: u32) -> Option<u64> {
+    fn look(&self, place: &AtomicU64, source: Source<'_>, hits: u64) -> Option<u64> {
         // If another thread holds the lock, a later request finds the seat.
         let mut tenants = self.tenants.try_lock()?;
         let is_drawn = place.load(Ordering::Relaxed) == UNSEATED;
@@ -299,7 +299,7 @@ impl HeavyHitters {
         let mut tenants = self.tenants.lock();
         for (tenant, seat) in tenants.seated.iter_mut().zip(&self.seats) {
             if let (Some(seated), Some(sketches)) = (&mut *tenant, seat.sketches.get()) {
-                seated.hits = u32::try_from(sketches.hits.total()).unwrap_or(u32::MAX);
+                seated.hits = sketches.hits.total();
                 if seated.hits == 0 {
                     // Threads that remember the seat will find that they no longer own it.
                     sketches.all().iter().for_each(|sketch| sketch.give_to(NOBODY));
@@ -340,7 +340,7 @@ impl Tenants {
     }
 
     /// Assigns a seat to a rule. The rule starts with the hits of the seat's previous rule plus these.
-    fn seat(&mut self, seat: usize, source: Source<'_>, hits: u32, values: &Values) -> Owner {
+    fn seat(&mut self, seat: usize, source: Source<'_>, hits: u64, values: &Values) -> Owner {
         // After the number wraps, no thread remembers the first owners.
         self.owners = self.owners.wrapping_add(1).max(1);
         let before = self.seated[seat].take().map_or(0, |tenant| tenant.hits);
@@ -358,7 +358,7 @@ impl Tenants {
     }
 
     /// Returns the hits of the least busy rule; 0 if there are free seats.
-    fn least(&self) -> u32 {
+    fn least(&self) -> u64 {
         let all = || self.seated.iter().map(|tenant| tenant.as_ref().map_or(0, |tenant| tenant.hits));
         if self.seated.len() < SEATS { 0 } else { all().min().unwrap_or(0) }
     }
@@ -447,7 +447,7 @@ descriptors:
         (0..25).for_each(|_| world.ask(&[("user", "ann")], 1));
         (0..9).for_each(|_| world.ask(&[("user", "bob")], 1));
         world.ask(&[("user", "cy")], 100);
-        let told = |by| -> Vec<(String, [u32; 3])> {
+        let told = |by| -> Vec<(String, [u64; 3])> {
             let of = |key: HeavyKey| {
                 let pair = &key.descriptor.as_ref().unwrap()[0];
                 assert_eq!((&*key.domain, &*key.rule, &*pair.key), ("shop", "per-user", "user"));

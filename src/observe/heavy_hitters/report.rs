@@ -86,23 +86,23 @@ pub struct HeavyKey {
     /// values share the counter or hold slots of it, and for limits that requests set.
     pub exact: bool,
     /// Approximate number of hits; `None` if there are too few for a count while other keys have more.
-    pub hits: Option<u32>,
+    pub hits: Option<u64>,
     /// Approximate number of these hits over the limit.
-    pub denied: Option<u32>,
+    pub denied: Option<u64>,
     /// Approximate number of these hits near the limit.
-    pub near: Option<u32>,
+    pub near: Option<u64>,
     /// Lower bound of the measure's count.
-    pub at_least: u32,
+    pub at_least: u64,
     /// The key's share of the rule's total by the measure.
     pub share: f64,
     /// Length of time that the counts cover, in milliseconds.
     pub window_ms: u64,
     /// Remaining hits of the counter now, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub remaining: Option<u32>,
+    pub remaining: Option<u64>,
     /// The most hits that the limit allows at one moment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub capacity: Option<u32>,
+    pub capacity: Option<u64>,
     /// Time until the counter is as good as new.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reset_after_ms: Option<u64>,
@@ -133,7 +133,7 @@ pub struct RuleTotal {
     /// The measure's count over all keys.
     pub total: u64,
     /// The largest count that a key without a count had to compete with; 0 if all keys have a count.
-    pub floor: u32,
+    pub floor: u64,
 }
 
 /// An entry with its value as a setting shows it.
@@ -272,7 +272,7 @@ impl HeavyHitters {
                 denied: denied_of.get(print),
                 near: near_of.get(print),
                 at_least,
-                share: f64::from(hits) / (total.max(1) as f64),
+                share: hits as f64 / (total.max(1) as f64),
                 window_ms: u64::try_from(tenant.age.window(now).as_millis()).unwrap_or(u64::MAX),
                 remaining: None,
                 capacity: None,
@@ -301,7 +301,7 @@ fn identity(domain: &str, path: &str, name: &str) -> u64 {
 
 /// Another sketch's counts for keys that were found in the first.
 struct Others {
-    hits: HashMap<u64, u32>,
+    hits: HashMap<u64, u64>,
     is_full: bool,
 }
 
@@ -314,14 +314,14 @@ impl Others {
     }
 
     /// Returns the hits of a key. A key without a count has none, unless the sketch is full.
-    fn get(&self, print: u64) -> Option<u32> {
+    fn get(&self, print: u64) -> Option<u64> {
         self.hits.get(&print).copied().or((!self.is_full).then_some(0))
     }
 }
 
 impl HeavyKey {
     /// Returns the key's count by a measure.
-    pub fn count(&self, by: By) -> u32 {
+    pub fn count(&self, by: By) -> u64 {
         match by {
             By::Hits => self.hits,
             By::Denied => self.denied,

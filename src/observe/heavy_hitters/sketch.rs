@@ -47,9 +47,9 @@ pub(super) struct Heavy {
     /// The name as far as it is kept; `None` if the key was not worth a name.
     pub(super) name: Option<Box<str>>,
     /// Approximate number of hits.
-    pub(super) hits: u32,
+    pub(super) hits: u64,
     /// Lower bound of the number of hits.
-    pub(super) at_least: u32,
+    pub(super) at_least: u64,
 }
 
 /// The content of a sketch.
@@ -61,16 +61,16 @@ pub(super) struct Counts {
     /// Whether there were keys without a count.
     pub(super) is_full: bool,
     /// The largest count that a key without a count had to compete with; 0 if all keys have a count.
-    pub(super) floor: u32,
+    pub(super) floor: u64,
 }
 
 #[derive(Default)]
 struct Bucket {
     prints: [u64; WAYS],
     /// 0 for a free count.
-    hits: [u32; WAYS],
+    hits: [u64; WAYS],
     /// The value that a count started with.
-    inherited: [u32; WAYS],
+    inherited: [u64; WAYS],
     names: [Option<Box<str>>; WAYS],
     name_bytes: usize,
     total: u64,
@@ -100,7 +100,7 @@ impl Sketch {
     }
 
     /// Counts hits of a key. `name` is called only if the name is worth keeping.
-    pub(super) fn add(&self, owner: Owner, print: u64, hits: u32, name: impl FnOnce() -> String) -> Added {
+    pub(super) fn add(&self, owner: Owner, print: u64, hits: u64, name: impl FnOnce() -> String) -> Added {
         let place = (print >> 40) as usize & (self.buckets.len() - 1);
         let shared = &self.buckets[place];
         match shared.try_lock() {
@@ -128,7 +128,7 @@ impl Sketch {
 
     /// Returns the hits of all keys.
     pub(super) fn total(&self) -> u64 {
-        self.buckets.iter().map(|bucket| bucket.lock().total).sum()
+        self.buckets.iter().map(|bucket| bucket.lock().total).fold(0, u64::saturating_add)
     }
 
     /// Returns the present content.
@@ -136,7 +136,7 @@ impl Sketch {
         let mut counts = Counts::default();
         for bucket in &self.buckets {
             let bucket = bucket.lock();
-            counts.total += bucket.total;
+            counts.total = counts.total.saturating_add(bucket.total);
             counts.is_full |= bucket.is_full;
             counts.floor = counts.floor.max(bucket.floor());
             counts.heaviest.extend(bucket.heaviest());
@@ -167,15 +167,15 @@ impl Backlog {
 
     /// Adds hits of a key. Returns whether they are counted. Where two other keys wait, the lighter one may lose its
     /// place and its hits.
-    fn add(&self, print: u64, hits: u32) -> bool {
+    fn add(&self, print: u64, hits: u64) -> bool {
         let key = print << Backlog::HITS_BITS;
         let sum = |word: u64| {
             let is_of_key = word == 0 || word & !Backlog::MOST_HITS == key;
-            let sum = (word & Backlog::MOST_HITS) + u64::from(hits);
+            let sum = (word & Backlog::MOST_HITS).saturating_add(hits);
             is_of_key.then(|| key | sum.min(Backlog::MOST_HITS))
         };
         self.0.iter().any(|word| word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum).is_ok())
-            || self.replace_lighter(key, u64::from(hits).min(Backlog::MOST_HITS))
+            || self.replace_lighter(key, hits.min(Backlog::MOST_HITS))
     }
 
     /// Gives a key the place of the lighter one. The probability is the share of its hits in the sum of both.
@@ -190,12 +190,11 @@ impl Backlog {
     }
 
     /// Takes all hits, each with the last 40 bits of its key's fingerprint.
-    fn take(&self, mut count: impl FnMut(u64, u32)) {
+    fn take(&self, mut count: impl FnMut(u64, u64)) {
         for word in &self.0 {
             if word.load(Ordering::Relaxed) != 0 {
                 let word = word.swap(0, Ordering::Relaxed);
-                // No more than 24 bits.
-                count(word >> Backlog::HITS_BITS, (word & Backlog::MOST_HITS) as u32);
+                count(word >> Backlog::HITS_BITS, word & Backlog::MOST_HITS);
             }
         }
     }
@@ -207,16 +206,16 @@ impl Bucket {
     }
 
     /// Counts hits from the backlog. A key without a count stays without one: it was not heavy when its hits came.
-    fn add_waiting(&mut self, last_bits: u64, hits: u32) {
-        self.total += u64::from(hits);
+    fn add_waiting(&mut self, last_bits: u64, hits: u64) {
+        self.total = self.total.saturating_add(hits);
         let is_of_key = |print: u64| print << Backlog::HITS_BITS >> Backlog::HITS_BITS == last_bits;
         if let Some(way) = (0..WAYS).find(|way| self.hits[*way] > 0 && is_of_key(self.prints[*way])) {
             self.hits[way] = self.hits[way].saturating_add(hits);
         }
     }
 
-    fn add(&mut self, print: u64, hits: u32, name: impl FnOnce() -> String) {
-        self.total += u64::from(hits);
+    fn add(&mut self, print: u64, hits: u64, name: impl FnOnce() -> String) {
+        self.total = self.total.saturating_add(hits);
         let known = (0..WAYS).find(|way| self.prints[*way] == print && self.hits[*way] > 0);
         if let Some(way) = known {
             self.hits[way] = self.hits[way].saturating_add(hits);
@@ -229,7 +228,7 @@ impl Bucket {
         let least = (0..WAYS).min_by_key(|way| self.hits[*way]).unwrap_or(0);
         let before = self.hits[least];
         self.is_full |= before > 0;
-        if before > 0 && fastrand::u64(..u64::from(before) + u64::from(hits)) >= u64::from(hits) {
+        if before > 0 && fastrand::u64(..before.saturating_add(hits)) >= hits {
             return;
         }
         self.drop_name(least);
@@ -268,7 +267,7 @@ impl Bucket {
     }
 
     /// Returns the least count if there were keys without a count.
-    fn floor(&self) -> u32 {
+    fn floor(&self) -> u64 {
         if self.is_full { self.hits.iter().copied().min().unwrap_or(0) } else { 0 }
     }
 
@@ -328,13 +327,13 @@ mod tests {
         });
         let counts = sketch.counts();
         let hot = counts.heaviest.iter().find(|heavy| heavy.print == print(0)).unwrap();
-        let counted = f64::from(hot.hits) / (THREADS * HITS * 9 / 10) as f64;
+        let counted = hot.hits as f64 / (THREADS * HITS * 9 / 10) as f64;
         assert!(counted > 0.99 && counted <= 1.0 + 1e-6, "{counted} of its hits are counted");
     }
 
     #[test]
     fn light_keys_that_wait_give_way_to_a_heavy_one_and_not_the_other_way_round() {
-        let waiting_after = |hits: &[(u64, u32)]| {
+        let waiting_after = |hits: &[(u64, u64)]| {
             let (backlog, mut waiting) = (Backlog::default(), HashMap::new());
             for (key, hits) in hits {
                 backlog.add(*key, *hits);
@@ -408,7 +407,7 @@ mod tests {
             fastrand::seed(seed);
             let stream: Vec<u64> = zipf(10_000, 1.0, seed).take(20_000).collect();
             let sketch = Sketch::new(8, OWNER);
-            let mut hits: HashMap<u64, u32> = HashMap::new();
+            let mut hits: HashMap<u64, u64> = HashMap::new();
             for key in &stream {
                 *hits.entry(print(*key)).or_default() += 1;
                 sketch.add(OWNER, print(*key), 1, String::new);
@@ -418,7 +417,7 @@ mod tests {
             assert!(counts.heaviest.iter().all(|heavy| heavy.at_least <= hits[&heavy.print]));
             let top = counts.heaviest.iter().filter(|heavy| heavy.hits > 200);
             for heavy in top {
-                (said, real) = (said + f64::from(heavy.hits), real + f64::from(hits[&heavy.print]));
+                (said, real) = (said + heavy.hits as f64, real + hits[&heavy.print] as f64);
             }
         }
         assert!((said / real - 1.0).abs() < 0.05, "{said} for {real}");
@@ -427,7 +426,7 @@ mod tests {
     proptest! {
         #[test]
         fn names_are_bounded_in_bytes(
-            hits in prop::collection::vec((0_u64..40, 1_u32..50, 0_usize..600), 1..200),
+            hits in prop::collection::vec((0_u64..40, 1_u64..50, 0_usize..600), 1..200),
         ) {
             let mut bucket = Bucket::default();
             for (key, hits, length) in hits {

@@ -89,7 +89,7 @@ pub struct Question {
     /// Label of the limit.
     pub rule: String,
     /// Another number; `None` for the present one. The same applies to the other fields.
-    pub number: Option<u32>,
+    pub number: Option<u64>,
     /// Another algorithm. Options that it does not have are dropped.
     pub algorithm: Option<Algorithm>,
     /// Another period.

@@ -84,7 +84,7 @@ pub struct RuleLine {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct LimitOfRule {
     /// Number of hits.
-    pub number: u32,
+    pub number: u64,
     /// Algorithm.
     pub algorithm: &'static str,
     /// Period in milliseconds.
@@ -212,7 +212,7 @@ impl WhatIf {
             scene.each(|arrival| search.decide(arrival))?;
             search.narrow();
         }
-        let whole = |number: u32| number.saturating_mul(scene.replicas);
+        let whole = |number: u64| number.saturating_mul(scene.replicas.into());
         Ok(search.suggestions().into_iter().next().map(|suggestion| Suggestion {
             number: suggestion.number.map(whole),
             present: whole(suggestion.present),

@@ -261,7 +261,7 @@ fn raw_limit(limit: &RateLimitPolicy) -> RawLimit<'_> {
     // 0 is a valid number, but for an unlimited rule it means unset.
     let number = match (unlimited, requests_per_unit) {
         (true, 0) => Raw::Missing,
-        (_, number) => Raw::Given(*number),
+        (_, number) => Raw::Given(u64::from(*number)),
     };
     RawLimit::default()
         .with("name", text(name).map(RawValue::Text))

@@ -619,7 +619,7 @@ async fn neither_a_lease_nor_a_known_denial_answers_by_the_old_number() {
             }
             passed
         };
-        let number = |id: &str, number: u32| Written {
+        let number = |id: &str, number: u64| Written {
             effect: "number".to_owned(),
             number: Some(number),
             everything: false,

@@ -119,7 +119,7 @@ proptest! {
     ) {
         let mut counter = Counter { limit: without_denials(counter.limit), ..counter }.held_by(MAX_HITS);
         let (before, mut denied) = (counter.clone(), counter.clone());
-        let hits = hits.min(counter.peek().remaining.into());
+        let hits = hits.min(counter.peek().remaining as i64);
         let verdict = counter.take(hits);
         let Some(charge) = charge(&counter, hits, &verdict) else { return Ok(()) };
         denied.take_denied(hits);
@@ -158,14 +158,14 @@ proptest! {
         let before = counter.peek().remaining;
         let charge = Charge { hits, at_ms: counter.now.saturating_sub(age), reset_after_ms };
         counter.take_back(charge);
-        prop_assert!(u64::from(counter.peek().remaining) <= u64::from(before) + hits);
+        prop_assert!(counter.peek().remaining <= before + hits);
         prop_assert!(counter.peek().remaining <= counter.limit.capacity());
     }
 
     #[test]
     fn a_clock_that_was_set_back_takes_nothing_back(counter in any_counter(), hits in 1..40_i64, back in 1..START) {
         let mut counter = counter.held_by(MAX_HITS);
-        let hits = hits.min(counter.peek().remaining.into());
+        let hits = hits.min(counter.peek().remaining as i64);
         let verdict = counter.take(hits);
         let Some(charge) = charge(&counter, hits, &verdict) else { return Ok(()) };
         // By less it is as if time stood still.
@@ -180,7 +180,7 @@ proptest! {
 }
 
 fn limit(algorithm: Algorithm, number: u32, period_ms: u64) -> Limit {
-    Limit::new(algorithm, number, Duration::from_millis(period_ms), Options::default()).unwrap()
+    Limit::new(algorithm, number.into(), Duration::from_millis(period_ms), Options::default()).unwrap()
 }
 
 #[test]

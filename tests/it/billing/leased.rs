@@ -169,7 +169,7 @@ fn limit() -> impl Strategy<Value = Limit> {
     (prop::sample::select(algorithms), 20..200_u32).prop_map(|(algorithm, number)| {
         let burst = algorithm.options().contains(&"burst").then_some(number);
         let options = Options { burst, count_denied: Some(false), ..Options::default() };
-        Limit::new(algorithm, number, Duration::from_secs(1), options).unwrap()
+        Limit::new(algorithm, number.into(), Duration::from_secs(1), options).unwrap()
     })
 }
 

@@ -65,7 +65,7 @@ fn scalars_keep_their_text_and_numbers_are_read_as_yaml_1_1_has_them() {
         ("under=1_000", 1000, 60),
         ("binary=0b1", 5, 60 * 60),
         ("octal=0o7", 15, 24 * 60 * 60),
-        ("truth=true", u32::MAX, 7 * 24 * 60 * 60),
+        ("truth=true", u32::MAX.into(), 7 * 24 * 60 * 60),
         ("yes=yes", 0, 30 * 24 * 60 * 60),
         ("on=On", 5, 365 * 24 * 60 * 60),
     ] {
@@ -88,7 +88,7 @@ fn scalars_are_accepted_and_refused_as_in_yaml_1_1() {
         let rules = load(&format!("value: {none}, {limit}")).unwrap().rules;
         assert!(find(&rules, "d", "k=other").is_some(), "no value: {none:?}");
     }
-    for (number, is) in [("010", 8), ("0x10", 16), ("1_000", 1000), ("0b101", 5), ("4294967295", u32::MAX)] {
+    for (number, is) in [("010", 8), ("0x10", 16), ("1_000", 1000), ("0b101", 5), ("4294967295", u32::MAX.into())] {
         let rules = load(&format!("rate_limit: {{unit: minute, requests_per_unit: {number}}}")).unwrap().rules;
         assert_eq!(self::limit(find(&rules, "d", "k=x").unwrap()).number(), is, "{number}");
     }

@@ -271,7 +271,7 @@ fn raw_mapping<'v>(of: &'v Map<String, Value>, section: &Section) -> RawMapping<
             Takes::Text | Takes::Name | Takes::Unit | Takes::Choice(_) | Takes::Length => {
                 words(of, key.name).map(RawValue::Text)
             }
-            Takes::Number => number(of, key.name).map(RawValue::Number),
+            Takes::Number | Takes::Wide => number(of, key.name).map(|number| RawValue::Number(number.into())),
             Takes::Flag => flag(of, key.name).map(RawValue::Flag),
             Takes::Names => names(of, key.name).map(RawValue::Names),
             Takes::Mapping => given(of, key.name, |value| RawValue::Any(Box::new(value.as_object().unwrap().clone()))),

@@ -311,7 +311,7 @@ impl Judge {
             && self.scenario.numbered.contains(&&*rule.path)
         {
             let number = check.limit.number();
-            self.demand(number == seen.in_force, || {
+            self.demand(number == u64::from(seen.in_force), || {
                 format!("{} is under {number}, not {}", seen.number, seen.in_force)
             });
         }
@@ -362,7 +362,7 @@ impl Judge {
             }
         }
         let counter = self.counters.entry(check.key.clone()).or_default();
-        counter.most = counter.most.max(check.limit.capacity().into());
+        counter.most = counter.most.max(check.limit.capacity());
         counter.algorithm = Some(check.limit.algorithm());
         counter.period = check.limit.period();
         counter.is_leased |= check.lease.is_some();

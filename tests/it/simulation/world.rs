@@ -204,7 +204,7 @@ impl World {
     }
 
     /// Returns the remaining hits of the limits that are not charged for a denied request and get no refund.
-    fn rests<C: Borrow<Check>>(&self, checks: &[C]) -> Vec<u32> {
+    fn rests<C: Borrow<Check>>(&self, checks: &[C]) -> Vec<u64> {
         let checks = checks.iter().map(Borrow::borrow);
         let refunded: Vec<&Key> =
             checks.clone().filter(|check| check.ask.is_refund() || returns(check)).map(|check| &check.key).collect();

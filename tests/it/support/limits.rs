@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tollgate::engine::algorithm::{
-    Algorithm, Ask, Caller, Declared, Kind, Limit, MAX_DELAY, MAX_PERIOD, NamedWindow, Options, Penalty, TimeZone,
-    Written,
+    Algorithm, Ask, Caller, Declared, Kind, Limit, MAX_DELAY, MAX_NUMBER, MAX_PERIOD, NamedWindow, Options, Penalty,
+    TimeZone, Written,
 };
 
 /// Numbers at which arithmetic likes to break, and any others.
@@ -18,6 +18,22 @@ fn number() -> impl Strategy<Value = u32> {
         1 => Just(u32::MAX - 1),
         1 => Just(1 << 16)
     ]
+}
+
+/// Numbers of budgets, and hits of their streams.
+pub fn wide_number() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        4 => number().prop_map(u64::from),
+        1 => 0..=MAX_NUMBER,
+        1 => MAX_NUMBER - 20..=MAX_NUMBER,
+        1 => Just(MAX_NUMBER / 256 + 1),
+        1 => Just(1 << 32)
+    ]
+}
+
+/// Numbers of which a few add up to the largest number.
+pub fn large_part() -> impl Strategy<Value = u64> {
+    (1..16_u64, 0..5_u64).prop_map(|(sixteenths, more)| (sixteenths << 49) + more - 2)
 }
 
 /// Lengths used in place of calendar units.
@@ -66,8 +82,9 @@ impl Value {
 fn value(option: &Declared) -> BoxedStrategy<Value> {
     let length = prop_oneof![2 => 1..200_u64, 1 => 1..=MAX_DELAY.as_millis() as u64].prop_map(Duration::from_millis);
     match (option.name, option.kind) {
-        ("segments", _) => (1..=60_u32).prop_map(|number| Value::Plain(Written::Number(number))).boxed(),
-        (_, Kind::Number) => number().prop_map(|number| Value::Plain(Written::Number(number))).boxed(),
+        ("segments", _) => (1..=60_u64).prop_map(|number| Value::Plain(Written::Number(number))).boxed(),
+        (_, Kind::Number) => number().prop_map(|number| Value::Plain(Written::Number(number.into()))).boxed(),
+        (_, Kind::Wide) => wide_number().prop_map(|number| Value::Plain(Written::Number(number))).boxed(),
         (_, Kind::Flag) => any::<bool>().prop_map(|flag| Value::Plain(Written::Flag(flag))).boxed(),
         (_, Kind::Length) => length.prop_map(|length| Value::Plain(Written::Length(length))).boxed(),
         (_, Kind::Choice(names)) => prop::sample::select(names()).prop_map(|name| Value::Name(name.to_owned())).boxed(),
@@ -84,11 +101,12 @@ pub fn any_time_zone() -> impl Strategy<Value = TimeZone> {
     any.prop_map(|name| TimeZone::named(&name).unwrap())
 }
 
-fn make(algorithm: Algorithm, number: u32, period_ms: u64, options: Options) -> Option<Limit> {
+fn make(algorithm: Algorithm, number: u64, period_ms: u64, options: Options) -> Option<Limit> {
     let number = match algorithm {
         Algorithm::SlidingLog => number % 100_001,
         Algorithm::Concurrency => number % 10_001,
-        _ => number,
+        Algorithm::Budget => number,
+        _ => number % (1 << 32),
     };
     let options = Options {
         estimate: options.estimate.filter(|estimate| *estimate > 0),
@@ -107,7 +125,7 @@ fn make(algorithm: Algorithm, number: u32, period_ms: u64, options: Options) -> 
 
 /// Any limit of any algorithm.
 pub fn any_limit() -> impl Strategy<Value = Limit> {
-    (prop::sample::select(Algorithm::ALL), number(), period_ms(), options())
+    (prop::sample::select(Algorithm::ALL), wide_number(), period_ms(), options())
         .prop_filter_map("no such limit", |(algorithm, number, period_ms, options)| {
             make(algorithm, number, period_ms, options)
         })
@@ -115,7 +133,7 @@ pub fn any_limit() -> impl Strategy<Value = Limit> {
 
 /// A limit that a short sequence of hits can exhaust and a short time restore.
 pub fn small_limit() -> impl Strategy<Value = Limit> {
-    (prop::sample::select(Algorithm::ALL), 0..12_u32, 1..150_u64, options(), 1..20_u32).prop_filter_map(
+    (prop::sample::select(Algorithm::ALL), 0..12_u64, 1..150_u64, options(), 1..20_u32).prop_filter_map(
         "no such limit",
         |(algorithm, number, period_ms, options, burst)| {
             let within = options.settle_within.map_or(100, |within| within.as_millis().min(200) as u64);
@@ -129,7 +147,7 @@ pub fn small_limit() -> impl Strategy<Value = Limit> {
 /// Generates limits with calendar windows.
 pub fn calendar_limit(algorithm: Algorithm) -> impl Strategy<Value = Limit> {
     let period_ms = prop::sample::select(&CALENDAR_MS[..]);
-    (0..12_u32, period_ms, any_time_zone(), any::<bool>()).prop_map(move |(number, period_ms, time_zone, denied)| {
+    (0..12_u64, period_ms, any_time_zone(), any::<bool>()).prop_map(move |(number, period_ms, time_zone, denied)| {
         let count_denied = Some(denied).filter(|_| algorithm == Algorithm::FixedWindow);
         let options = Options { time_zone: Some(time_zone), count_denied, ..Options::default() };
         Limit::new(algorithm, number, Duration::from_millis(period_ms), options).unwrap()
@@ -139,7 +157,7 @@ pub fn calendar_limit(algorithm: Algorithm) -> impl Strategy<Value = Limit> {
 /// Changes of a limit that keep its counter. A change may have no effect.
 #[derive(Clone, Debug)]
 pub struct Change {
-    number: u32,
+    number: u64,
     options: Options,
 }
 
@@ -155,7 +173,8 @@ impl Change {
 
 /// Any change.
 pub fn any_change() -> impl Strategy<Value = Change> {
-    (0..20_u32, options()).prop_map(|(number, options)| Change { number, options })
+    (prop_oneof![9 => 0..20_u64, 1 => wide_number()], options())
+        .prop_map(|(number, options)| Change { number, options })
 }
 
 /// Any penalty.
@@ -214,7 +233,7 @@ pub fn max_wait_ms() -> impl Strategy<Value = u64> {
 /// Returns the most hits admitted in any interval of one period, without refunds, if no request has more than this many
 /// hits.
 pub fn bound(limit: &Limit, hits: u64) -> u64 {
-    let number = u64::from(limit.number());
+    let number = limit.number();
     // Of a calendar, the shortest may be within the interval, and parts of two others.
     let windows = if limit.options().time_zone.is_some() { 3 } else { 1 };
     match limit.algorithm() {
@@ -223,10 +242,12 @@ pub fn bound(limit: &Limit, hits: u64) -> u64 {
         Algorithm::SlidingWindow | Algorithm::SlidingLog | Algorithm::Concurrency => number,
         // Without settles, what is refunded in time passes again.
         Algorithm::Budget => match limit.figures(Ask::Peek, Caller::default(), || 0) {
-            [_, mode, _, within_ms, _] if mode & 4 > 0 => windows * number * (limit.period_ms() / (within_ms + 1) + 1),
+            [_, mode, _, within_ms, _] if mode & 4 > 0 => {
+                (windows * number).saturating_mul(limit.period_ms() / (within_ms + 1) + 1)
+            }
             _ => windows * number,
         },
-        Algorithm::TokenBucket => number + u64::from(limit.capacity()),
+        Algorithm::TokenBucket => number + limit.capacity(),
         Algorithm::LeakyBucket => {
             let [burst, _, _, max_delay_ms, _] = limit.figures(Ask::Peek, Caller::default(), || 0);
             // Delayed requests are released at whole milliseconds, each as a whole.

@@ -164,9 +164,9 @@ fn descriptor(status: &DescriptorStatus) -> DescriptorDetails {
     let reset_ms = reset.and_then(|reset| u64::try_from(reset.seconds).ok()).map(|seconds| seconds * 1_000);
     let limit = status.current_limit.as_ref().map(|limit| LimitDetails {
         name: limit.name.clone(),
-        number: limit.requests_per_unit,
+        number: limit.requests_per_unit.into(),
         period_ms: period_ms(limit),
-        remaining: Some(status.limit_remaining),
+        remaining: Some(status.limit_remaining.into()),
         reset_after_ms: reset_ms.filter(|_| !over),
         retry_after_ms: reset_ms.filter(|_| over),
         over,

@@ -21,7 +21,7 @@ pub(super) fn check(validation: &mut Validation<'_, '_>, path: FieldPath<'_>) ->
     if let Some(limit) = validation.limit_for(&KEY) {
         let most = limit.capacity();
         // With a number of 0, it is obvious that nothing passes.
-        if limit.number() > 0 && cost > most {
+        if limit.number() > 0 && u64::from(cost) > most {
             let message =
                 format!("no request ever passes: each costs {cost}, but the limit allows at most {most} at once");
             validation.complaints.warn(path, message);

@@ -57,13 +57,13 @@ impl Share {
     }
 
     /// Returns whether `part` is more than this share of `whole`.
-    pub fn is_exceeded(self, part: u32, whole: u32) -> bool {
-        u64::from(part) * u64::from(Share::WHOLE) > u64::from(self.0) * u64::from(whole)
+    pub fn is_exceeded(self, part: u64, whole: u64) -> bool {
+        u128::from(part) * u128::from(Share::WHOLE) > u128::from(self.0) * u128::from(whole)
     }
 
     /// Returns whether `part` is at least this share of `whole`.
-    pub fn is_reached(self, part: u32, whole: u32) -> bool {
-        u64::from(part) * u64::from(Share::WHOLE) >= u64::from(self.0) * u64::from(whole)
+    pub fn is_reached(self, part: u64, whole: u64) -> bool {
+        u128::from(part) * u128::from(Share::WHOLE) >= u128::from(self.0) * u128::from(whole)
     }
 
     /// Returns it in hundredths of a percent.
@@ -140,7 +140,7 @@ mod tests {
     fn a_share_is_exceeded_beyond_it() {
         let share = Share::parse("80%").unwrap();
         assert!(!share.is_exceeded(8, 10) && share.is_exceeded(9, 10) && !share.is_exceeded(0, 0));
-        assert!(Share::parse("99.99%").unwrap().is_exceeded(u32::MAX, u32::MAX));
+        assert!(Share::parse("99.99%").unwrap().is_exceeded(u64::MAX, u64::MAX));
     }
 
     #[test]

@@ -58,8 +58,8 @@ impl FromRequest {
     /// applies.
     pub fn limit(self, rule: &Limit, brought: Override) -> Limit {
         let number = brought.number.min(self.max);
-        let options = rule.with_number(number).options();
-        Limit::new(rule.algorithm(), number, brought.period, options).unwrap_or(*rule)
+        let options = rule.with_number(number.into()).options();
+        Limit::new(rule.algorithm(), number.into(), brought.period, options).unwrap_or(*rule)
     }
 }
 
@@ -90,7 +90,7 @@ pub(super) fn check(validation: &mut Validation<'_, '_>, path: FieldPath<'_>) ->
         return None;
     }
     if let Some(limit) = validation.limit_for(&KEY)
-        && let Err(errors) = limit.with_number_alone(max)
+        && let Err(errors) = limit.with_number_alone(max.into())
     {
         errors.0.iter().for_each(|error| validation.complaints.error(path.key("max"), error.to_string()));
         return None;

@@ -92,7 +92,7 @@ impl Leasing<'_> {
             return "remove it, because no part of this limit is large enough".to_owned();
         }
         // The least part, of which half rounded up is enough, in percent rounded up.
-        let part = ((2 * wanted - 1) * 100).div_ceil(u64::from(limit.capacity()));
+        let part = ((2 * wanted - 1) * 100).div_ceil(limit.capacity());
         format!("remove it, or write unused: {part}%")
     }
 
@@ -176,7 +176,7 @@ mod tests {
         (cost, per_value): (u32, Option<&str>),
     ) -> Option<Advice> {
         let period = Duration::from_millis(period_ms);
-        let limit = Limit::new(Algorithm::SlidingWindow, number, period, Options::default()).unwrap();
+        let limit = Limit::new(Algorithm::SlidingWindow, number.into(), period, Options::default()).unwrap();
         let lease = Lease::new(hundredths, ttl_ms.map(Duration::from_millis), &limit).unwrap();
         Leasing { lease, limit: &limit, cost, per_value }.advice()
     }

@@ -23,7 +23,7 @@ const HOLD: Duration = Duration::from_secs(60);
 
 /// A sliding window with at most this number of requests denies at least a fifth of the requests of a client that keeps
 /// to the limit.
-const SMALL: u32 = 4;
+const SMALL: u64 = 4;
 
 /// Replaces an invalid length, to validate the other keys.
 const ANY_LENGTH: Duration = Duration::from_secs(1);
@@ -108,7 +108,7 @@ impl Tree<'_, '_> {
             self.save_calls(raw, (limit, options, &mut origins), count);
         }
         if let (Some(options), Some(limit)) = (&options, &limit) {
-            self.check_small(raw, path, limit.number() / options.cost, limit.algorithm());
+            self.check_small(raw, path, limit.number() / u64::from(options.cost), limit.algorithm());
             self.check_estimate(path, limit, options.cost);
         }
         // Invalid values have been reported.
@@ -205,9 +205,9 @@ impl Tree<'_, '_> {
     /// Warns of an estimate of a budget that is more than all of it.
     fn check_estimate(&mut self, path: FieldPath<'_>, limit: &Limit, cost: u32) {
         let Options { estimate, min_estimate, .. } = limit.options();
-        let number = u64::from(limit.number());
-        let is_too_much = |estimate: Option<u32>| {
-            estimate.is_some_and(|estimate| number > 0 && u64::from(estimate) * u64::from(cost) > number)
+        let number = limit.number();
+        let is_too_much = |estimate: Option<u64>| {
+            estimate.is_some_and(|estimate| number > 0 && estimate.saturating_mul(cost.into()) > number)
         };
         let (key, denied) = match (is_too_much(min_estimate), is_too_much(estimate)) {
             (true, _) => ("min_estimate", "every stream"),
@@ -220,7 +220,7 @@ impl Tree<'_, '_> {
     }
 
     /// Suggests an alternative for a small number, if the default algorithm was not chosen explicitly.
-    fn check_small(&mut self, raw: &RawLimit<'_>, path: FieldPath<'_>, requests: u32, algorithm: Algorithm) {
+    fn check_small(&mut self, raw: &RawLimit<'_>, path: FieldPath<'_>, requests: u64, algorithm: Algorithm) {
         let is_chosen = self.part.given.algorithm.is_some()
             || ["algorithm", "segments", "weighting"].iter().any(|key| !raw.get(key).is_missing())
             // Usage is charged after it happens, and not at an even rate.
@@ -268,7 +268,7 @@ impl Tree<'_, '_> {
             None if raw.get("unit").is_missing() && raw.get("period").is_missing() => None,
             _ => self.period(raw, path),
         };
-        let number = match raw.number("requests_per_unit") {
+        let number = match raw.wide_number("requests_per_unit") {
             Raw::Given(number) => Some(number),
             Raw::Unreadable => None,
             Raw::Missing => {
@@ -299,7 +299,7 @@ impl Tree<'_, '_> {
     fn option(&mut self, raw: &RawLimit<'_>, options: &mut Options, (name, kind): (&str, Kind), path: FieldPath<'_>) {
         let text = raw.text(name);
         let written = match kind {
-            Kind::Number => raw.number(name).map(Written::Number),
+            Kind::Number | Kind::Wide => raw.wide_number(name).map(Written::Number),
             Kind::Flag => raw.flag(name).map(Written::Flag),
             Kind::Length => self
                 .complaints
@@ -315,7 +315,7 @@ impl Tree<'_, '_> {
             let message = match kind {
                 Kind::TimeZone => unknown_time_zone(text),
                 Kind::Choice(names) => unknown(name, text, &names()),
-                Kind::Number | Kind::Flag | Kind::Length => return,
+                Kind::Number | Kind::Wide | Kind::Flag | Kind::Length => return,
             };
             self.complaints.error(path, message);
         }

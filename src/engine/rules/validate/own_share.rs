@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::algorithm::Limit;
+use crate::algorithm::{Limit, clipped};
 use crate::descriptor::{length, per_of};
 use crate::rules::options::enforce::Share;
 use crate::rules::report::Severity;
@@ -21,9 +21,9 @@ const SOON: Duration = Duration::from_secs(60 * 60);
 /// chosen.
 pub(super) fn advice(part: Share, limit: &Limit, cost: u32) -> Option<(Severity, String)> {
     let is_enough = |seats| admits(part, limit, seats) >= cost;
-    let is_left = |seats| Split::new(part.hundredths(), seats).rest(limit).capacity() >= cost;
+    let is_left = |seats| Split::new(part.hundredths(), seats).rest(limit).capacity() >= cost.into();
     let (number, per) = (limit.number(), per_of(limit));
-    let most = limit.number().min(limit.capacity());
+    let most = clipped(limit.number().min(limit.capacity()));
     let hits = Split::new(part.hundredths(), 1).each(most);
     // The largest part, in percent, that leaves enough for a request.
     let largest = u64::from(most.saturating_sub(cost)) * 100 / u64::from(most.max(1));
@@ -74,7 +74,7 @@ pub(super) fn advice(part: Share, limit: &Limit, cost: u32) -> Option<(Severity,
 
 /// Returns the most hits at once that one of so many instances may admit by itself.
 pub(super) fn admits(part: Share, limit: &Limit, seats: u32) -> u32 {
-    Split::new(part.hundredths(), seats).share(limit).map_or(0, |share| share.capacity())
+    Split::new(part.hundredths(), seats).share(limit).map_or(0, |share| clipped(share.capacity()))
 }
 
 #[cfg(test)]
@@ -83,7 +83,7 @@ mod tests {
     use crate::algorithm::{Algorithm, Options};
 
     fn says(share: &str, number: u32, period: Duration, cost: u32) -> String {
-        let limit = Limit::new(Algorithm::SlidingWindow, number, period, Options::default()).unwrap();
+        let limit = Limit::new(Algorithm::SlidingWindow, number.into(), period, Options::default()).unwrap();
         let advice = advice(Share::parse(share).unwrap(), &limit, cost);
         advice.map(|(severity, message)| format!("{severity:?}: {message}")).unwrap_or_default()
     }

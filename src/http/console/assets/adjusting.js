@@ -242,7 +242,7 @@ export function adjust({ effect, target = null, share: part = '50%', number = nu
 		const pair = kinds[{ number: 'scale', enforce: 'shadow' }[effect] ?? effect];
 		const which = pair && chips('Effect', pair, effect, change);
 		const amount = chips('Share of what the file says', same(SHARES), part, change, 'such as 75%');
-		const numberInput = el('input.short', { type: 'number', min: 1, max: 4294967295, value: number, input: change });
+		const numberInput = el('input.short', { type: 'number', min: 1, max: Number.MAX_SAFE_INTEGER, value: number, input: change });
 		const numberField = field('Number', numberInput);
 		const time = chips('For', same(TIMES), lasts ?? usual, change, 'such as 90m');
 		const hours = el('input.short', { type: 'text', placeholder: 'all day, or 22:00-06:00', autocomplete: 'off', input: change });

@@ -134,7 +134,7 @@ function numberView(place) {
 	const number = el('input.short', {
 		type: 'number',
 		min: 0,
-		max: 4294967295,
+		max: Number.MAX_SAFE_INTEGER,
 		input: () => {
 			slide();
 			changed();

@@ -231,7 +231,7 @@ pub struct LimitRate {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Adjusted {
     /// The number in force.
-    pub number: Option<u32>,
+    pub number: Option<u64>,
     /// The limit in force, in words.
     pub limit: Option<String>,
     /// IDs of the adjustments.
@@ -315,7 +315,8 @@ impl Scene<'_> {
             Allowance::Unlimited => None,
         };
         let of_text = |text: &'r str| Rank { text, ..Rank::default() };
-        let of_number = |number: Option<u32>| Rank { now: number.map_or(-1.0, f64::from), ..Rank::default() };
+        let of_number =
+            |number: Option<u64>| Rank { now: number.map_or(-1.0, |number| number as f64), ..Rank::default() };
         match sort {
             Sort::Rules => Rank::default(),
             Sort::Rule => of_text(&limit.label),
@@ -323,7 +324,7 @@ impl Scene<'_> {
                 Some(adjustment) => adjustment.content.effect.limit(own).number(),
                 None => own.number(),
             })),
-            Sort::Burst => of_number(own.and_then(|own| own.options().burst)),
+            Sort::Burst => of_number(own.and_then(|own| own.options().burst).map(u64::from)),
             Sort::Algorithm => of_text(own.map_or("", |own| own.algorithm().name())),
             Sort::Mode => of_text(limit.config.failure_mode.name()),
             Sort::Denials | Sort::Requests | Sort::Share | Sort::Near | Sort::Undecided => {

@@ -190,11 +190,11 @@ impl File<'_> {
         Raw::Given(Text::Borrowed(text))
     }
 
-    /// Reads a whole number without quotes.
-    pub(super) fn number(&mut self, spot: Spot<'_, '_>) -> Raw<u32> {
+    /// Reads a whole number without quotes, of `most` at most.
+    pub(super) fn number(&mut self, spot: Spot<'_, '_>, most: u64) -> Raw<u64> {
         if let Value::Plain(text) = &spot.node.value
             && let Plain::Integer(number) = Plain::of(text)
-            && let Ok(number) = u32::try_from(number)
+            && let Some(number) = u64::try_from(number).ok().filter(|number| *number <= most)
         {
             return Raw::Given(number);
         }
@@ -205,7 +205,7 @@ impl File<'_> {
             _ => "",
         };
         let given = kind(spot.node);
-        self.error(spot, format!("must be a whole number from 0 to {}, not {given}{octal}", u32::MAX));
+        self.error(spot, format!("must be a whole number from 0 to {most}, not {given}{octal}"));
         Raw::Unreadable
     }
 

@@ -6,6 +6,7 @@ use super::document::{Entry, Node, Value};
 use super::fields::{self, Fields, File, Spot};
 use super::metadata;
 use super::place::Place;
+use crate::engine::algorithm::MAX_NUMBER;
 use crate::engine::rules::config::{
     FieldPath, List, Raw, RawDefaults, RawDescriptor, RawDomain, RawLimit, RawMapping, RawValue, Text,
 };
@@ -111,7 +112,8 @@ fn mapping<'n>(file: &mut File<'_>, spot: Option<Spot<'n, '_>>, of: &'static Sec
 fn value<'n>(file: &mut File<'_>, key: &Key, spot: Spot<'n, '_>) -> Raw<RawValue<'n>> {
     match key.takes {
         Takes::Text | Takes::Name | Takes::Unit | Takes::Choice(_) => file.text(spot).map(RawValue::Text),
-        Takes::Number => file.number(spot).map(RawValue::Number),
+        Takes::Number => file.number(spot, u32::MAX.into()).map(RawValue::Number),
+        Takes::Wide => file.number(spot, MAX_NUMBER).map(RawValue::Number),
         Takes::Flag => file.flag(spot).map(RawValue::Flag),
         Takes::Length => file.length(spot).map(RawValue::Text),
         Takes::Names => texts(file, Some(spot)).map(RawValue::Names),

@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::engine::algorithm::Algorithm;
+use crate::engine::algorithm::{Algorithm, MAX_NUMBER};
 use crate::engine::descriptor::Unit;
 use crate::engine::rules::keys::{DESCRIPTOR, RATE_LIMIT, ROOT, SECTIONS};
 use crate::engine::rules::options::{denied_body, notify};
@@ -75,6 +75,7 @@ fn property(key: &Key) -> Value {
         Takes::Text => json!({"type": ["string", "integer", "boolean", "null"]}),
         Takes::Name => json!({"type": ["string", "integer", "boolean"], "minLength": 1}),
         Takes::Number => json!({"type": ["integer", "null"], "minimum": 0, "maximum": u32::MAX}),
+        Takes::Wide => json!({"type": ["integer", "null"], "minimum": 0, "maximum": MAX_NUMBER}),
         Takes::Flag => json!({"type": ["boolean", "null"]}),
         // Humantime accepts many units; the schema checks only for repeated numbers with a word.
         Takes::Length => json!({

@@ -448,7 +448,7 @@ mod tests {
         let reply = [&AT[..], &answer(1, 7), &answer(1, 8), &answer(0, 9)].concat();
         assert!(scene.next().unwrap().answer(Ok(reply)).refusal.is_none());
         let answered = answers.into_iter().map(|answer| answer.blocking_recv().unwrap().unwrap());
-        let answered: Vec<Vec<(bool, u32)>> = answered
+        let answered: Vec<Vec<(bool, u64)>> = answered
             .map(|part| part.iter().flatten().map(|verdict| (verdict.own.allowed, verdict.own.remaining)).collect())
             .collect();
         assert_eq!(answered, [vec![(true, 7)], vec![(true, 8), (false, 9)]]);

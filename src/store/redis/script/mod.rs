@@ -238,7 +238,7 @@ fn question(questions: &mut Vec<u8>, check: &Check, (joined, followed): (bool, b
     let mut now = || *time.get_or_insert_with(|| clock.now());
     let figures = limit.figures(*ask, *caller, &mut now).map(|figure| figure as f64);
     let period_ms = limit.period_figure(now) as f64;
-    let values = [ask.hits() as f64, f64::from(limit.number()), period_ms];
+    let values = [ask.hits() as f64, limit.number() as f64, period_ms];
     let charge = ask.charge().map(|charge| [charge.at_ms as f64, charge.reset_after_ms as f64]);
     let penalty = penalty.map(|penalty| penalty.figures().map(|figure| figure as f64));
     let leased = check.leased.as_ref().map(|leased| leases(limit, &leased.ask));
@@ -253,7 +253,7 @@ fn question(questions: &mut Vec<u8>, check: &Check, (joined, followed): (bool, b
 fn leases(limit: &Limit, LeaseAsk { returned, want, ttl_ms, most }: &LeaseAsk) -> [f64; 8] {
     let occupies = limit.occupies().unwrap_or(Occupies::Room) as u8;
     let (until_ms, hits, used) = returned.map_or((0, 0, 0), |lease| (lease.until_ms, lease.hits, lease.used));
-    let capacity = f64::from(limit.capacity());
+    let capacity = limit.capacity() as f64;
     let [hits, used, want, most] = [hits, used, *want, *most].map(f64::from);
     [f64::from(occupies), capacity, until_ms as f64, hits, used, want, *ttl_ms as f64, most]
 }
@@ -339,12 +339,12 @@ fn verdict(answer: &[u8; ANSWER]) -> Result<Verdict, StoreError> {
     let (numbers, _) = numbers.as_chunks::<8>();
     let [left, reset_after, retry_after, delay] = *numbers else { return Err(StoreError::Answer) };
     let left = f64::from_le_bytes(left);
-    let is_count = left.fract() == 0.0 && left.abs() <= f64::from(u32::MAX);
+    let is_count = left.fract() == 0.0 && left.abs() < MAX_HITS as f64;
     // A limit that counts denials may have counted more than its number.
     let (remaining, excess) = match is_count {
         false => return Err(StoreError::Answer),
-        true if left < 0.0 => (0, Some(-left as u32)),
-        true => (left as u32, None),
+        true if left < 0.0 => (0, Some(-left as u64)),
+        true => (left as u64, None),
     };
     Ok(Verdict {
         allowed: match allowed & !DAMAGED {
@@ -377,7 +377,8 @@ fn of_budget(answer: &[u8; ANSWER]) -> Result<Verdict, StoreError> {
 fn granted(answer: &[u8; ANSWER]) -> Result<Granted, StoreError> {
     let Verdict { remaining, reset_after_ms, retry_after_ms, .. } = verdict(answer)?;
     let out = retry_after_ms.and_then(|out| u32::try_from(out).ok()).ok_or(StoreError::Answer)?;
-    Ok(Granted { hits: remaining, until_ms: reset_after_ms, out })
+    let hits = u32::try_from(remaining).map_err(|_| StoreError::Answer)?;
+    Ok(Granted { hits, until_ms: reset_after_ms, out })
 }
 
 /// Parses a time in milliseconds: a whole number less than 2^53.

@@ -24,7 +24,7 @@ impl OwnCounters {
     /// # Errors
     /// Never, as long as such a limit is valid.
     pub(crate) fn new(key_prefix: &str, slot: Option<u16>) -> Result<OwnCounters, StartError> {
-        let limit = Limit::new(Algorithm::FixedWindow, u32::MAX, Duration::from_secs(1), Options::default());
+        let limit = Limit::new(Algorithm::FixedWindow, u32::MAX.into(), Duration::from_secs(1), Options::default());
         let limit = limit.map_err(|error| StartError::new(io::Error::other(error.to_string())))?;
         let key = Key::new(key_prefix, "", &slot::entries_in(slot), |_| None, &limit, Origin::Rule);
         let prefix = key.as_str().split_inclusive('}').next().unwrap_or_default().to_owned();
