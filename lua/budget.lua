@@ -161,9 +161,10 @@ local function decide_budget(
     end
   end
 
-  if settles == 2 and hits > 0 and learned > 0 then
+  if settles == 2 and hits > 0 then
+    hits = learned > 0 and max(min(math.ceil(learned / LEARNED), max(most, actual)), actual) or hits
     -- No more than the budget, with which no stream could begin.
-    hits = min(max(min(math.ceil(learned / LEARNED), max(most, actual)), actual), max(number, 1))
+    hits = min(hits, max(number, 1))
   end
   -- When a hold ends that began now, or with the charge. Ends are rounded up, and a hold is kept one millisecond longer
   -- to cover the whole time, because times are truncated to milliseconds.
@@ -191,7 +192,8 @@ local function decide_budget(
     elseif not settled and actual > 0 then
       more, added, learns = actual, OVERTAKEN, true
     end
-    if learns then
+    -- A stream that has failed says nothing of what streams use.
+    if learns and actual > 0 then
       -- Nine times as far up as down: it stays where one of ten streams uses more.
       local its_used, rest = min(actual, MAX_LEARNED) * LEARNED, learned % STEPS
       local step = (learned - rest) / STEPS
@@ -445,7 +447,8 @@ local function decide_budget(
   if hits > 0 then
     all_hold, all_holds, first_end = overtaken and 0 or hits, overtaken and 0 or 1, not overtaken and stop
   end
-  local told = all_holds + (first_end and first_end - clock or 0) * HOLDS_TOLD
+  -- A damaged state may have an end that cannot be told.
+  local told = all_holds + min(first_end and first_end - clock or 0, 274877906943) * HOLDS_TOLD
   return changed and hash, kept - clock, true, max(remaining, -MAX_NUMBER), reset_at - clock, told, nil, all_hold,
     charged_now
 end

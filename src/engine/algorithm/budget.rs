@@ -471,7 +471,7 @@ impl<'s> Budget<'s> {
     /// Returns what all streams hold.
     fn held(&self) -> Held {
         let first = self.change.account.ends.first();
-        let first_ends_ms = first.map_or(0, |end| end.at - self.clock);
+        let first_ends_ms = first.map_or(0, |end| told_ms(end.at - self.clock));
         Held { hits: self.reserved().unsigned_abs(), holds: self.holds() as u32, first_ends_ms }
     }
 
@@ -539,14 +539,14 @@ impl<'s> Budget<'s> {
         end.hits += hits;
         end.charged += if is_charged { hits } else { 0 };
         end.holds += 1;
-        self.begun = Held { hits, holds: 1, first_ends_ms: at - self.clock };
+        self.begun = Held { hits, holds: 1, first_ends_ms: told_ms(at - self.clock) };
         self.push(if is_charged { Kind::Charged } else { Kind::Refunded }, at, hits);
     }
 
     /// Returns what a stream without an estimate holds.
     fn estimate(&self, Bounds { least, most }: Bounds, asked: i64, number: i64) -> i64 {
         match self.change.account.learned.div_ceil(LEARNED) {
-            0 => asked,
+            0 => asked.min(number.max(1)),
             // No more than the budget, with which no stream could begin.
             learned => (learned.clamp(least, most.max(least)) as i64).min(number.max(1)),
         }
@@ -564,6 +564,10 @@ impl<'s> Budget<'s> {
     /// estimator of a quantile (Yazidi and Hammer, 2017), with a step of an eighth: it needs one number, and no stream
     /// moves it far.
     fn learn(&mut self, actual: u64) {
+        if actual == 0 {
+            // A stream that has failed says nothing of what streams use.
+            return;
+        }
         let learned = &mut self.change.account.learned;
         let used = actual.min(MAX_LEARNED) * LEARNED;
         let (step, rest) = (*learned / STEPS, *learned % STEPS);
@@ -827,6 +831,11 @@ impl Change {
     pub(super) fn heap_bytes(&self) -> usize {
         self.0.account.heap_bytes()
     }
+}
+
+/// Returns a time as the twin can tell it beside a number of holds: no hold lasts longer, but a damaged state may say so.
+fn told_ms(ms: u64) -> u64 {
+    ms.min((1 << 38) - 1)
 }
 
 pub(super) fn parameters(_: u32, period_ms: u64, options: &Options) -> Result<Parameters, LimitErrors> {
