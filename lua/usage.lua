@@ -91,8 +91,8 @@ local function record(records, usage, denied, now)
     return
   end
   local page, index = near_page(usage.page, usage.period, now), math.floor(time / usage.period)
-  if admitted == 0 and over == 0 and cost < 0 then
-    -- A refund cannot exceed the charges.
+  if admitted == 0 and over == 0 and cost < 0 and not usage.charged then
+    -- A refund cannot exceed the charges. What corrects a budget's charge may: that may be on another page.
     cost = math.max(cost, -math.max(charged_on(records, page), 0))
     if cost == 0 then
       return

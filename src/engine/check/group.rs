@@ -137,7 +137,8 @@ pub fn added<C: Borrow<Check>>(
         }
         let (hits, is_denied) = match (recorded.occasion, check.ask) {
             (Occasion::Undone { at_ms, cost }, _) => {
-                let added = Added { index: period.index(at_ms), admitted: -1, denied: 1, cost: -signed(cost) };
+                let index = period.index(at_ms);
+                let added = Added { index, admitted: -1, denied: 1, cost: -signed(cost), corrects: false };
                 return Some((place, added));
             }
             (Occasion::Leased { waiting, decided }, ask) => {
@@ -145,7 +146,8 @@ pub fn added<C: Borrow<Check>>(
                 let used = returned.map_or(0, |returned| u64::from(returned.used));
                 let (requests, taken) = if denied { (0, 0) } else { (waiting, ask.taken()) };
                 let admitted = signed(requests.saturating_add(decided));
-                let added = Added { index, admitted, denied: 0, cost: signed(taken.saturating_add(used)) };
+                let cost = signed(taken.saturating_add(used));
+                let added = Added { index, admitted, denied: 0, cost, corrects: false };
                 return (added.admitted > 0 || added.cost > 0).then_some((place, added));
             }
             (Occasion::Denied { hits }, _) => (signed(hits), true),
@@ -153,8 +155,13 @@ pub fn added<C: Borrow<Check>>(
             (Occasion::Decided, Ask::TakeBack(_)) => return None,
             (Occasion::Decided, ask) => (ask.hits(), denied && ask.taken() > 0),
         };
-        let added =
-            Added { index, admitted: i64::from(!is_denied && hits > 0), denied: i64::from(is_denied), cost: hits };
+        let added = Added {
+            index,
+            admitted: i64::from(!is_denied && hits > 0),
+            denied: i64::from(is_denied),
+            cost: hits,
+            corrects: false,
+        };
         let added = Added { cost: if is_denied && !check.costs_denied() { 0 } else { hits }, ..added };
         (is_denied || hits != 0).then_some((place, added))
     };
@@ -174,7 +181,7 @@ fn of_budget(period: Period, (occasion, ask): (Occasion, Ask), denied: bool, now
             (period.index(now), i64::from(begins && !denied), i64::from(begins && denied))
         }
     };
-    Added { index, admitted, denied: over, cost: 0 }
+    Added { index, admitted, denied: over, cost: 0, corrects: true }
 }
 
 /// Returns the check that takes back a charge, and its usage record, from a group that allowed its part of a request,

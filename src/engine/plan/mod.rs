@@ -356,7 +356,14 @@ impl<'a> Plan<'a> {
         let answer = match asked.adjusted.passage.map(|adjustment| adjustment.content.effect) {
             Some(Effect::Pass) if !is_for_store && asked.check.recorded.is_some() => {
                 // The limit counts nothing, but the request is recorded.
-                let occasion = Occasion::Exempt { hits: ask.hits() };
+                let hits = match limit.algorithm() {
+                    // A stream is one, however many parts tell of it.
+                    Algorithm::Budget => i64::from(!self.asked.iter().any(|other| {
+                        other.check.key == asked.check.key && other.check.caller.holder == asked.check.caller.holder
+                    })),
+                    _ => ask.hits(),
+                };
+                let occasion = Occasion::Exempt { hits };
                 asked.check.recorded.iter_mut().for_each(|recorded| recorded.occasion = occasion);
                 (asked.role, asked.check.role, asked.check.ask) = (Role::Shadow, Role::Shadow, Ask::Peek);
                 return self.asked.push(asked);

@@ -77,12 +77,14 @@ pub struct Added {
     pub denied: i64,
     /// Added to [`Totals::cost`].
     pub cost: i64,
+    /// A negative cost corrects an earlier charge, which may be on another page, and is no refund.
+    pub corrects: bool,
 }
 
 impl Added {
     /// Limits a refund to the total cost of the page's records, `charged`. Returns `None` if nothing is left of it.
     pub fn on_page(self, charged: i64) -> Option<Added> {
-        let is_refund = self.admitted == 0 && self.denied == 0 && self.cost < 0;
+        let is_refund = self.admitted == 0 && self.denied == 0 && self.cost < 0 && !self.corrects;
         if !is_refund {
             return Some(self);
         }
@@ -256,7 +258,7 @@ mod tests {
         ) {
             let mut totals = Totals::default();
             for [admitted, denied, cost] in steps {
-                totals = totals.with(Added { index: 0, admitted, denied, cost });
+                totals = totals.with(Added { index: 0, admitted, denied, cost, corrects: false });
                 prop_assert_eq!(Totals::unpack(&totals.pack()), Some(totals));
             }
         }

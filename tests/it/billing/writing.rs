@@ -332,4 +332,26 @@ async fn what_an_adjustment_lets_pass_is_recorded_and_so_is_what_an_unknown_desc
     assert_eq!((after.admitted - before.admitted, after.cost - before.cost), (1, 8));
     assert!(tollgate.ask(with_unknown).await.unwrap().overall_code() == Code::OverLimit);
     assert_eq!(recorded(&redis, "{shop|user=ann}").await.denied, after.denied + 1);
+
+    // A stream that passes so is one, and costs what it settles.
+    let adjusted = support::tollgate::command()
+        .envs([("REDIS_URL", &*redis.url()), ("RULES", tollgate.rules.path().to_str().unwrap()), ("USER", "ann")])
+        .args(["adjust", "pass", "--domain", "shop", "--for", "10m", "--why", "a test", "tenant=ann", "hold~*"])
+        .output()
+        .unwrap();
+    assert!(adjusted.status.success(), "{}", String::from_utf8_lossy(&adjusted.stderr));
+    let stream = [("tenant", "ann"), ("hold", "a")];
+    let mut in_parts = request("shop", &[&stream, &stream, &stream]);
+    for (part, hits) in in_parts.descriptors.iter_mut().zip([0, 5_000, 700]) {
+        part.hits_addend = Some(hits);
+    }
+    wait_until_async("it holds", async || tollgate.ask(in_parts.clone()).await.unwrap().overall_code() == Code::Ok)
+        .await;
+    let of_tenant = async || recorded(&redis, "{shop|tenant=ann|hold~*}").await;
+    let denied = of_tenant().await.denied;
+    assert_eq!(of_tenant().await, totals(1, denied, 0), "one stream, of three parts");
+    let mut settle = request("shop", &[&[("tenant", "ann"), ("settle", "a")]]);
+    settle.descriptors[0].hits_addend = Some(3_000);
+    assert_eq!(tollgate.ask(settle).await.unwrap().overall_code(), Code::Ok);
+    assert_eq!(of_tenant().await, totals(1, denied, 3_000));
 }
