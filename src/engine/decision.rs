@@ -281,7 +281,9 @@ impl<'a> Decision<'a> {
             let Limited { asked, answer } = limited;
             let check = &asked.check;
             let ask = match check.ask {
-                Ask::Take(hits) if !limited.over() && !check.limit.count_denied() => Ask::Refund(hits),
+                Ask::Take(_) if !limited.over() && !check.limit.count_denied() => {
+                    Ask::refund(limited.taken()).unwrap_or(Ask::Peek)
+                }
                 _ => Ask::Peek,
             };
             let recorded = match answer {
@@ -508,6 +510,14 @@ impl Limited<'_> {
     /// Returns the combined verdict of the limit and its penalty, if a counter was asked.
     pub fn verdict(&self) -> Option<Verdict> {
         self.check_verdict().map(|verdict| verdict.together())
+    }
+
+    /// Returns the hits that the request takes from the limit: a stream may hold what its budget has learned, and not
+    /// what it asks for.
+    pub fn taken(&self) -> u64 {
+        let hits = self.asked.check.ask.taken();
+        let held = self.own().filter(|_| hits > 0).and_then(|own| own.held);
+        held.map_or(hits, |held| held.hits)
     }
 
     /// Returns the verdict of the limit alone, if a counter was asked.

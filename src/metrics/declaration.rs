@@ -104,8 +104,8 @@ pub(super) const OF_RULES: [(OfRule, &str, &str); OfRule::NUMBER - OUTCOMES.len(
     (
         OfRule::Settled,
         "settled_hits_total",
-        "Hits that streams of a budget have used, as they settled. What they held is in hits_total. A series appears \
-         with its first hit.",
+        "Hits that streams of a budget have used, as they told when they settled; a settle that comes twice counts \
+         twice. What they held is in hits_total. A series appears with its first hit.",
     ),
 ];
 

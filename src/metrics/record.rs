@@ -19,6 +19,9 @@ use crate::engine::plan::Undecided;
 /// requests.
 const MAX_HITS: u64 = u32::MAX as u64;
 
+/// The same for what a stream settles: bytes and tokens of a long one are more.
+const MAX_SETTLED: u64 = 1 << 43;
+
 /// The name under which a statsd server sees unknown domains that were evicted before they were pushed.
 const OTHERS: &str = "(others)";
 
@@ -71,7 +74,7 @@ impl Metrics {
                 && let Some(limited) = decisive(limits, self.near_limit_ratio)
             {
                 self.record_at_path(rules, request, &limited.asked, |tally, hits| match hits {
-                    Hits::Taken(hits) => tally.record(limited, held(limited, hits), self.near_limit_ratio),
+                    Hits::Taken(_) => tally.record(limited, taken(limited), self.near_limit_ratio),
                     Hits::Refunded(hits) => tally.add(OfRule::Refunded, hits),
                     Hits::Settled(hits) => tally.add(OfRule::Settled, hits),
                 });
@@ -104,7 +107,7 @@ impl Metrics {
         }
         let counters = self.by_rule.of(rules, source);
         match Hits::of(&limited.asked) {
-            Some(Hits::Taken(hits)) => counters.record(limited, held(limited, hits), self.near_limit_ratio),
+            Some(Hits::Taken(_)) => counters.record(limited, taken(limited), self.near_limit_ratio),
             Some(Hits::Refunded(hits)) => counters.record_report(OfRule::Refunded, hits),
             Some(Hits::Settled(hits)) => counters.record_report(OfRule::Settled, hits),
             None => {}
@@ -230,16 +233,14 @@ impl Hits {
     fn of(Asked { check, is_part, .. }: &Asked<'_>) -> Option<Hits> {
         (!is_part).then(|| match check.ask {
             Ask::Refund(hits) => Hits::Refunded(hits.min(MAX_HITS)),
-            Ask::Settle(hits) => Hits::Settled(hits),
+            Ask::Settle(hits) => Hits::Settled(hits.min(MAX_SETTLED)),
             ask => Hits::Taken(ask.taken().min(MAX_HITS)),
         })
     }
 }
 
-/// Returns the hits that a request took of those it asked for: a stream may hold what a budget has learned.
-fn held(limited: &Limited<'_>, hits: u64) -> u64 {
-    let held = limited.verdict().filter(|_| hits > 0).and_then(|verdict| verdict.held);
-    held.map_or(hits, |held| held.hits)
+fn taken(limited: &Limited<'_>) -> u64 {
+    limited.taken().min(MAX_HITS)
 }
 
 #[cfg(test)]

@@ -176,9 +176,11 @@ fn a_stream_without_an_estimate_holds_what_nine_of_ten_streams_use() {
 #[test]
 fn no_stream_moves_what_is_learned_far_and_its_bounds_hold() {
     let mut budget = Budget::new(u32::MAX, Unsettled::Charge);
-    let held = learns(&mut budget, 400, [1_000_000, 0, 0, 0, 0, 0, 0, 0, 0, 0, 400]);
+    let held = learns(&mut budget, 400, [1_000_000, 1, 1, 1, 1, 1, 1, 1, 1, 1, 400]);
     assert!(held[1] <= 450 && held.iter().all(|held| (390..=450).contains(held)), "{held:?}");
-    assert!(learns(&mut budget, 400, [0; 2_000])[1_999] == 10, "the least");
+    let failing = learns(&mut budget, 400, [0; 50]);
+    assert!(failing.iter().all(|held| *held == failing[0]), "streams that fail say nothing: {failing:?}");
+    assert_eq!(learns(&mut budget, 400, [1; 2_000])[1_999], 10, "the least");
     assert_eq!(learns(&mut budget, 400, [20_000; 200])[199], 5_000, "the most");
     // It is never more than the budget, with which no stream could begin.
     let second = Duration::from_secs(1);
@@ -562,6 +564,74 @@ descriptors:
         };
         assert_eq!((of_tenant("a").await, of_tenant("b").await), (Code::Ok, Code::OverLimit), "{parts:?}");
     }
+}
+
+/// A settle passes whatever a quota says, which is no reason to pass for what is beside it.
+#[tokio::test]
+async fn a_settle_is_no_vote_of_a_quota() {
+    let quota = "
+domain: llm
+descriptors:
+  - {key: user, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 0}}
+  - key: tenant
+    descriptors:
+      - {key: hold, quota_mode: true, rate_limit: {algorithm: budget, unit: day, requests_per_unit: 1000}}
+";
+    let tollgate = Tollgate::start(quota, &[]);
+    let code = async |entries: &[&[(&str, &str)]]| tollgate.ask(request("llm", entries)).await.unwrap().overall_code();
+    let settle = [("tenant", "acme"), ("settle", "a")];
+    assert_eq!(
+        code(&[&[("user", "ann")], &[("tenant", "acme"), ("hold", "a")]]).await,
+        Code::Ok,
+        "the budget has room"
+    );
+    assert_eq!(code(&[&settle]).await, Code::Ok);
+    assert_eq!(code(&[&[("user", "ann")], &settle]).await, Code::OverLimit);
+}
+
+/// What one descriptor settles is no hold of another.
+#[tokio::test]
+async fn a_hold_without_an_estimate_holds_beside_a_settle_of_its_name() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    let (_, all) = asks(&tollgate, &[("settle", "nobody", 0)]).await;
+    assert_eq!(asks(&tollgate, &[("hold", "a", all.into())]).await, (Code::Ok, 0));
+    assert_eq!(asks(&tollgate, &[("hold", "b", 0), ("settle", "b", 0)]).await.0, Code::OverLimit);
+}
+
+/// A client that goes away while another limit delays it gives back what it held, and not what it asked for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_leaves_while_waiting_holds_nothing_of_a_learned_estimate() {
+    let rules = "
+domain: llm
+descriptors:
+  - {key: slow, rate_limit: {algorithm: leaky_bucket, unit: hour, requests_per_unit: 60, max_delay: 60s}}
+  - key: tenant
+    descriptors:
+      - key: hold
+        rate_limit: {algorithm: budget, unit: year, requests_per_unit: 100000, estimate: 100, learn_estimate: true}
+";
+    let tollgate = Tollgate::start(rules, &["ADMIN_API=true", "ADMIN_TOKEN=a token of some length"]);
+    for stream in 0..20 {
+        let name = stream.to_string();
+        asks(&tollgate, &[("hold", &name, 0)]).await;
+        asks(&tollgate, &[("settle", &name, 500)]).await;
+    }
+    let budget = || {
+        let path = "/counters?domain=llm&tenant=acme&hold=none";
+        tollgate.admin("GET", path, "a token of some length").1[0]["budget"].take()
+    };
+    let delayed = || {
+        let mut all = request("llm", &[&[("slow", "lane")], &[("tenant", "acme"), ("hold", "late")]]);
+        all.descriptors[1].hits_addend = Some(0);
+        all
+    };
+    tollgate.ask(request("llm", &[&[("slow", "lane")]])).await.unwrap();
+    let mut client = tollgate.client().await;
+    let waiting = tokio::spawn(async move { client.should_rate_limit(delayed()).await });
+    wait_until_async("it holds what was learned", async || budget()["held"].as_u64() > Some(400)).await;
+    waiting.abort();
+    wait_until_async("it holds nothing", async || budget()["holds"] == 0).await;
+    assert_eq!((budget()["used"].as_u64(), budget()["held"].as_u64()), (Some(20 * 500), Some(0)));
 }
 
 #[tokio::test]

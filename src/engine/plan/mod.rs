@@ -349,6 +349,8 @@ impl<'a> Plan<'a> {
             if asked.failure_mode != FailureMode::Local {
                 asked.failure_mode = FailureMode::Open;
             }
+            // Nor does it pass as a vote of a quota.
+            (asked.role, asked.check.role) = (Role::Shadow, Role::Shadow);
             return self.asked.push(asked);
         }
         let Check { ask, limit, .. } = &asked.check;
@@ -411,17 +413,17 @@ impl<'a> Plan<'a> {
     fn hold_estimates(&mut self) {
         let is_budget = |check: &Check| check.limit.algorithm() == Algorithm::Budget;
         for place in 0..self.asked.len() {
-            let Asked { check, source, .. } = &self.asked[place];
+            let Asked { check, source, is_part, .. } = &self.asked[place];
             let brought = check.ask.taken();
             // An adjustment lets the request pass without it.
             let is_exempt =
                 check.recorded.as_ref().is_some_and(|recorded| matches!(recorded.occasion, Occasion::Exempt { .. }));
-            if !is_budget(check) || is_exempt || (brought == 0 && check.ask != Ask::Peek) {
+            if !is_budget(check) || *is_part || is_exempt || (brought == 0 && check.ask != Ask::Peek) {
                 continue;
             }
             let is_same = |other: &Check| other.key == check.key && other.caller.holder == check.caller.holder;
             let checks = || self.asked.iter().map(|asked| &asked.check);
-            if brought == 0 && checks().any(|other| is_same(other) && other.ask != Ask::Peek) {
+            if brought == 0 && checks().any(|other| is_same(other) && other.ask.taken() > 0) {
                 self.asked[place].join();
                 continue;
             }

@@ -207,7 +207,7 @@ impl HeavyHitters {
         around: impl Fn(&Limited<'_>, u64) -> Option<Around>,
     ) {
         for limited in &decision.limits {
-            let hits = limited.asked.check.ask.taken();
+            let hits = limited.taken();
             let Some(place) = places.of(limited.asked.source).filter(|_| hits > 0) else { continue };
             let Around { near, over } = around(limited, hits).unwrap_or_default();
             let added = self.add(place, request, limited, [hits, over, near]);
