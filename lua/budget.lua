@@ -1,14 +1,14 @@
--- Budget: what streams have used in a sliding window, and what streams in progress hold of it. A hold reserves hits,
--- and its settle replaces them by those that were used. The twin of src/engine/algorithm/budget.rs. A counter may have
+-- Budget: what streams have used in a window, and what streams in progress hold of it. A hold reserves hits, and its
+-- settle replaces them by those that were used. The twin of src/engine/algorithm/budget.rs. A counter may have
 -- thousands of streams, so a decision reads only the account, and what is known of its own stream and of two others.
 -- state: a hash, see open_hash in prelude.lua
 -- a: '<dddddddI4' at (the counter's own time when it last changed, ms), shift (how far that time is ahead of the clock,
 --    ms), known_until (when all entries are forgotten, but for those of holds), first, next (numbers of the first item
 --    of the queue, and of the next one to come), due (when the first is due; 0 if there is none), learned (what nine of
 --    ten streams use at most, in parts of a hit; 0 before a stream has asked for it), number of ends; then 'd' the used
---    hits of the newest segment and each one before it, or of the window of the calendar; then '<dddI4' for each end, in
---    the order of their times: at, hits (of all holds that end then), charged (the hits of those that are charged then),
---    holds
+--    hits of the newest segment and each one before it, or of the window of the calendar; then '<dddI4' for each end,
+--    in the order of their times: at, hits (of all holds that end then), charged (the hits of those that are charged
+--    then), holds
 -- 's' and a stream's name, 'd': '<ddI4' for each entry, the newest last: at, hits, kind
 -- 'q' and a number, 'd': '<dd' an item of the queue: the name of a stream, due (when what was known is forgotten)
 -- figure1: holder; figure2: 1 for a settle, 2 to hold what was learned; plus 4 if an unsettled hold is refunded; plus 8
@@ -34,15 +34,15 @@ local function decide_budget(
   local STANDS_STILL, QUARTER, BESIDE = 3600000, 900000, 68719476736
   local CHARGED, REFUNDED, SETTLED, OVERTAKEN, DENIED = 0, 1, 2, 3, 4
   local floor, max, min, pack, read = math.floor, math.max, math.min, struct.pack, struct.unpack
-  local settles, refunds, present = mode % 4, floor(mode / 4) % 2, floor(mode / 512)
+  local settles, refunds, segments = mode % 4, floor(mode / 4) % 2, floor(mode / 8) % 64
   -- A window has segments from `origin` on. That of a calendar is one segment, until it closes.
   local segment, places, stands_still, origin, closes, select_window
-  if present == 0 then
-    local segments = floor(mode / 8)
+  if segments > 0 then
     segment, origin = math.ceil(period / segments), 0
     places, stands_still = segments + 1, period
   else
     places, stands_still = 1, STANDS_STILL
+    local present = floor(mode / 512)
     local before, following = present - floor(within / BESIDE) * QUARTER, present + period % BESIDE
     local last = following + floor(period / BESIDE) * QUARTER
     within = within % BESIDE

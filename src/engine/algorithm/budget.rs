@@ -1,11 +1,15 @@
-//! Budget: what streams have used in a sliding window, and what streams in progress hold of it. A stream whose cost is
-//! known only at its end, such as the tokens of a language model, reserves its estimate when it begins (a hold), and
-//! settles for what it used when it ends. A limit that charges at the end alone is overrun by all streams that begin
-//! before the first has ended; one that reserves and never gives back denies clients who have budget left.
+//! Budget: what streams have used in a window, and what streams in progress hold of it. A stream whose cost is known
+//! only at its end, such as the tokens of a language model, reserves its estimate when it begins (a hold), and settles
+//! for what it used when it ends. A limit that charges at the end alone is overrun by all streams that begin before the
+//! first has ended; one that reserves and never gives back denies clients who have budget left.
 //!
 //! A stream may begin if what is used, what is held and its estimate are within the number. So used hits exceed the
 //! number by no more than what settles brought beyond their own holds, in any interval of one period: the window is
-//! that of [`sliding_window`](super::sliding_window) with strict weighting.
+//! that of [`sliding_window`](super::sliding_window) with strict weighting. With a time zone it is one of the calendar,
+//! and each is promised for itself. Lua gets the windows of a calendar by the clock of the instance that asks, as for
+//! [`fixed_window`](super::fixed_window).
+//!
+//! A stream that brings no estimate may hold what the counter has learned of others.
 //!
 //! Holds and settles get lost, come twice or late, or overtake each other. Every disorder has one result, and where
 //! doubt remains, hits are charged:
@@ -833,7 +837,8 @@ impl Change {
     }
 }
 
-/// Returns a time as the twin can tell it beside a number of holds: no hold lasts longer, but a damaged state may say so.
+/// Returns a time as the twin can tell it beside a number of holds. No hold lasts longer, but a damaged state may say
+/// so.
 fn told_ms(ms: u64) -> u64 {
     ms.min((1 << 38) - 1)
 }
