@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 
 use crate::engine::algorithm::{Algorithm, Ask};
 use crate::engine::check::Check;
-use crate::engine::decision::Decision;
+use crate::engine::decision::{Decision, Limited};
 use crate::engine::descriptor::Role;
 
 /// Streams in progress, by their ends. They take memory as long as they last.
@@ -34,17 +34,18 @@ impl Streams {
         if decision.over_limit {
             return;
         }
-        let release = |check: &Check| {
+        let release = |limited: &Limited<'_>| {
+            let check = &limited.asked.check;
             let ask = match (check.ask, check.limit.algorithm()) {
                 // What a stream has used is not known: as much as it holds.
-                (Ask::Take(hits), Algorithm::Budget) => Ask::Settle(hits),
+                (Ask::Take(_), Algorithm::Budget) => Ask::Settle(limited.taken()),
                 (Ask::Take(hits), algorithm) if algorithm.has_holders() => Ask::Refund(hits),
                 _ => return None,
             };
             Some(Check { ask, role: Role::Shadow, recorded: None, lease: None, ..check.clone() })
         };
         let limits = decision.limits.iter().filter(|limited| limited.is_asked() && !limited.over());
-        let releases: Vec<Check> = limits.filter_map(|limited| release(&limited.asked.check)).collect();
+        let releases: Vec<Check> = limits.filter_map(release).collect();
         if !releases.is_empty() {
             self.begun += 1;
             self.ends.push(Reverse(Stream { ends_ms, number: self.begun, releases }));
