@@ -88,9 +88,13 @@ local function decide_budget(
     end
     -- Moves the window.
     counts = {read('<' .. string.rep('d', places), account, ACCOUNT_SIZE + 1)}
+    -- Sums beyond 2^53 may be rounded, but not to less: they are clipped to the same as in the twin.
+    local is_sound = true
     for place = 1, places do
-      assert_sound(is_whole(counts[place]))
+      local hits_then = counts[place]
+      is_sound = is_sound and hits_then >= 0 and hits_then <= MAX_NUMBER and hits_then % 1 == 0
     end
+    assert_sound(is_sound)
     local left = floor((time - origin) / segment) - floor((before - origin) / segment)
     if left > 0 then
       for place = places, 1, -1 do
@@ -118,8 +122,9 @@ local function decide_budget(
       end
     end
     for place = 1, places do
-      used = min(used + counts[place], MAX_NUMBER)
+      used = used + counts[place]
     end
+    used = min(used, MAX_NUMBER)
     assert_sound(reserved <= MAX_NUMBER)
   end
   local is_new = not account or (known_until <= time and #ends == 0 and used == 0)
@@ -292,8 +297,9 @@ local function decide_budget(
   if more > 0 or corrected <= places then
     used = 0
     for place = 1, places do
-      used = min(used + counts[place], MAX_NUMBER)
+      used = used + counts[place]
     end
+    used = min(used, MAX_NUMBER)
   end
   if is_denied and holding > 0 then
     -- A stream that is denied settles as well. That must not close the hold of another stream with the same name.
@@ -314,14 +320,25 @@ local function decide_budget(
     end
   end
 
-  -- When hits that are charged then leave the window; of a calendar at the latest.
-  local function charged_until(at)
-    if closes then
-      return at < closes and closes or at + segment + floor(segment / 8)
-    end
-    return (floor(at / segment) + places) * segment
-  end
   local index = floor((time - origin) / segment)
+  -- When nothing is used or held any more.
+  local reset_at, newest = clock, 1
+  while newest <= places and counts[newest] == 0 do
+    newest = newest + 1
+  end
+  if newest <= places then
+    reset_at = max(reset_at, origin + (index + places + 1 - newest) * segment)
+  end
+  for _, one in ipairs(ends) do
+    -- When what is charged at the end leaves the window; of a calendar at the latest.
+    one.gone = one.at
+    if one.charged > 0 and not closes then
+      one.gone = (floor(one.at / segment) + places) * segment
+    elseif one.charged > 0 then
+      one.gone = one.at < closes and closes or one.at + segment + floor(segment / 8)
+    end
+    reset_at = max(reset_at, one.gone)
+  end
   local retry_after = allowed and 0 or NEVER
   if not allowed and not by_others and hits <= number then
     -- When enough is free, if nothing is settled before.
@@ -331,7 +348,7 @@ local function decide_budget(
     end
     for _, one in ipairs(ends) do
       free[#free + 1] = {at = one.at, hits = one.hits - one.charged}
-      free[#free + 1] = {at = charged_until(one.at), hits = one.charged}
+      free[#free + 1] = {at = one.gone, hits = one.charged}
     end
     table.sort(free, function(one, other)
       return one.at > other.at
@@ -357,17 +374,6 @@ local function decide_budget(
     end
     retry_after = at - clock
   end
-  local reset_at, newest = clock, 1
-  while newest <= places and counts[newest] == 0 do
-    newest = newest + 1
-  end
-  if newest <= places then
-    reset_at = max(reset_at, origin + (index + places + 1 - newest) * segment)
-  end
-  for _, one in ipairs(ends) do
-    reset_at = max(reset_at, one.charged > 0 and charged_until(one.at) or one.at)
-  end
-
   if changed then
     -- The fields that change; false for those that are removed.
     local set = {}
