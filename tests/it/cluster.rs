@@ -117,6 +117,67 @@ async fn what_is_used_is_recorded_where_its_slot_is_and_taken_back_there() {
     assert_eq!(pass(&tollgate, [(); 4].map(|()| of_user(&elsewhere))).await, 3);
 }
 
+/// The nodes of two budgets decide a stream each for itself, and the hold of one is taken back if the other denies it:
+/// what it held by then, which is not what it asked for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_a_budget_of_another_node_denies_holds_nothing() {
+    const TOKEN: &str = "a token of some length";
+    let rules = "
+domain: llm
+descriptors:
+  - key: team
+    descriptors:
+      - key: hold
+        rate_limit:
+          algorithm: budget
+          unit: year
+          requests_per_unit: 100000
+          estimate: 100
+          learn_estimate: true
+          max_estimate: 5000
+          failure_mode: error
+  - key: user
+    descriptors:
+      - key: hold
+        rate_limit:
+          {algorithm: budget, unit: year, requests_per_unit: 3000, min_estimate: 300, failure_mode: error}
+";
+    let cluster = Cluster::start(3, 0).await;
+    let tollgate = start(&cluster, rules, &["ADMIN_API=true", &format!("ADMIN_TOKEN={TOKEN}")]);
+    let budget = |key: &str, name: &str| {
+        let path = format!("/counters?domain=llm&{key}={name}&hold=none");
+        let budget = tollgate.admin("GET", &path, TOKEN).1[0]["budget"].take();
+        ["used", "held", "holds"].map(|figure| budget[figure].as_u64().unwrap())
+    };
+    let ask = async |key: &str, stream: &str, descriptors: &[(&str, &str)], hits: u64| {
+        let entries: Vec<[(&str, &str); 2]> = descriptors.iter().map(|of| [*of, (key, stream)]).collect();
+        let mut all = request("llm", &entries.iter().map(<[_; 2]>::as_slice).collect::<Vec<_>>());
+        all.descriptors.iter_mut().for_each(|descriptor| descriptor.hits_addend = Some(hits));
+        tollgate.ask(all).await.unwrap().overall_code()
+    };
+    for stream in 0..30 {
+        let name = stream.to_string();
+        assert_eq!(ask("hold", &name, &[("team", "a")], 0).await, Code::Ok);
+        ask("settle", &name, &[("team", "a")], 1_000).await;
+    }
+    // Of eight users some are on another node than the team.
+    for user in 0..8 {
+        let user = format!("u{user}");
+        let both = [("team", "a"), ("user", &*user)];
+        let name = format!("{user}-passes");
+        assert_eq!(ask("hold", &name, &both, 0).await, Code::Ok);
+        let [_, held, holds] = budget("team", "a");
+        assert!(held > 900 && holds == 1, "what was learned: {held} by {holds}");
+        assert_eq!(budget("user", &user), [0, 300, 1], "the least");
+        assert_eq!(ask("settle", &name, &both, 1_000).await, Code::Ok);
+        assert_eq!(ask("hold", "all", &[("user", &user)], 2_000).await, Code::Ok);
+        let before = budget("team", "a");
+        assert_eq!((before[1], ask("hold", "late", &both, 0).await), (0, Code::OverLimit));
+        assert_eq!(budget("team", "a"), before, "{user}");
+        assert_eq!(budget("user", &user), [1_000, 2_000, 1]);
+    }
+}
+
 fn slot_of(user: &str) -> u16 {
     slot_of_tag(&format!("shop|user={user}"))
 }
