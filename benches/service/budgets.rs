@@ -1,4 +1,4 @@
-//! What a stream of a budget costs Redis: to begin and to settle, alone and beside thousands.
+//! The cost of a budget's streams to Redis: they begin and settle, alone and among thousands of others.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -20,7 +20,7 @@ const BATCHES: u64 = 8;
 const MANY: u64 = 8_900;
 const PERIOD: Duration = Duration::from_secs(3_600);
 
-/// The cost of a stream to Redis, beside that of a decision of a sliding window, and that beside many streams.
+/// Measures a stream beside a decision of a sliding window, and a stream among many beside a lone one.
 pub fn in_redis(stage: &Stage) -> Vec<Measured> {
     let redis = stage.redis(Place::BesideLoad);
     let processes = [("Redis", redis.pid())];
@@ -34,7 +34,7 @@ pub fn in_redis(stage: &Stage) -> Vec<Measured> {
     for _ in 0..stage.runs {
         let plain = Cost::of(&processes, || (0..BATCHES).map(|_| sent(&mut connection, &window)).sum());
         let mut of_streams = |budget: &Check| {
-            // Made before it is measured. Each stream has a name of its own.
+            // Built outside the measurement. Each stream has its own name.
             let batches: Vec<Pipeline> = (0..BATCHES).map(|batch| pairs(budget, next + batch * BATCH)).collect();
             next += BATCHES * BATCH;
             Cost::of(&processes, || batches.iter().map(|batch| sent(&mut connection, batch)).sum())
