@@ -358,7 +358,7 @@ impl<'a> Decision<'a> {
         let (mut longest, mut quotas) = (0, Vec::new());
         for limits in self.limited() {
             longest = longest.max(wait_ms(limits, Role::Enforced)?);
-            let is_quota = |limited: &Limited<'_>| limited.role() == Role::Quota && limited.asked.check.ask.hits() >= 0;
+            let is_quota = |limited: &Limited<'_>| limited.role() == Role::Quota && limited.asked.check.ask.is_vote();
             if limits.iter().any(is_quota) {
                 quotas.push(wait_ms(limits, Role::Quota));
             }

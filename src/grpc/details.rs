@@ -112,7 +112,7 @@ fn limit(limited: &Limited<'_>, has_room: bool) -> LimitDetails {
         banned_ms: limited.banned_ms(),
         delay_ms: verdict.map(|verdict| verdict.delay_ms).filter(|delay_ms| *delay_ms > 0),
         over: limited.over(),
-        shadow: limited.asked.check.role == Role::Shadow,
+        shadow: limited.asked.check.role == Role::Shadow && !limited.asked.is_part,
         decided_by: limited.answer.decided_by().name().to_owned(),
         durable: limited.asked.check.durable,
         passed_by: limited.passed_by().map(|adjustment| adjustment.id.to_string()),

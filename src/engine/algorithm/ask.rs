@@ -121,6 +121,11 @@ impl Ask {
         matches!(self, Ask::Refund(_) | Ask::Settle(_) | Ask::TakeBack(_))
     }
 
+    /// Returns whether a quota has a vote on the request: it has none on what returns hits.
+    pub fn is_vote(self) -> bool {
+        !self.returns_hits()
+    }
+
     /// Returns the charge to take back, if any.
     pub fn charge(self) -> Option<Charge> {
         match self {

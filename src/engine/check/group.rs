@@ -30,8 +30,7 @@ impl Votes {
     pub fn add(&mut self, role: Role, check: &Check, over: bool) {
         match role {
             Role::Enforced => self.denied |= over,
-            // A refund does not depend on a quota.
-            Role::Quota if check.ask.hits() >= 0 => {
+            Role::Quota if check.ask.is_vote() => {
                 let known_over = match self.last {
                     Some((last, known_over)) if last == check.descriptor => known_over,
                     _ => {

@@ -349,8 +349,6 @@ impl<'a> Plan<'a> {
             if asked.failure_mode != FailureMode::Local {
                 asked.failure_mode = FailureMode::Open;
             }
-            // Nor does it pass as a vote of a quota.
-            (asked.role, asked.check.role) = (Role::Shadow, Role::Shadow);
             return self.asked.push(asked);
         }
         let Check { ask, limit, .. } = &asked.check;

@@ -218,6 +218,8 @@ fn questions<'g>(groups: impl Iterator<Item = &'g Group>, counters: usize) -> Ve
 fn question(questions: &mut Vec<u8>, check: &Check, (joined, followed): (bool, bool), clock: &impl Clock) {
     let Check { limit, ask, caller, .. } = check;
     let role = match check.role {
+        // To the script, a settle is like a peek, which is a vote of a quota.
+        Role::Quota if ask.settled().is_some() => 2,
         Role::Enforced => 0,
         Role::Quota => 1,
         Role::Shadow => 2,
