@@ -167,7 +167,7 @@ async fn by_usage(redis: &mut MultiplexedConnection) {
         println!("{row} |");
     }
     println!("\n| a page of | records | bytes |\n|---|---|---|");
-    let record = Totals { admitted: 1_000, denied: 10, cost: 1_000 }.pack();
+    let record = Totals { admitted: 1_000, denied: 10, cost: 1_000, topped_up: 0 }.pack();
     for period in Period::ALL {
         let check = check(limit(Algorithm::FixedWindow, NUMBER, PERIOD), "page".to_owned());
         let page = Check { key: check.key.of_page(period, period.page_ms() * 500), ..check };

@@ -2,49 +2,60 @@
 -- settle replaces them by those that were used. The twin of src/engine/algorithm/budget.rs. A counter may have
 -- thousands of streams, so a decision reads only the account, and what is known of its own stream and of two others.
 -- state: a hash, see open_hash in prelude.lua
--- a: '<dddddddI4' at (the counter's own time when it last changed, ms), shift (how far that time is ahead of the clock,
---    ms), known_until (when all entries are forgotten, but for those of holds), first, next (numbers of the first item
---    of the queue, and of the next one to come), due (when the first is due; 0 if there is none), learned (what nine of
---    ten streams use at most, in parts of a hit; 0 before a stream has asked for it), number of ends; then 'd' the used
---    hits of the newest segment and each one before it, or of the window of the calendar; then '<dddI4' for each end,
---    in the order of their times: at, hits (of all holds that end then), charged (the hits of those that are charged
---    then), holds
+-- a: '<dddddddddI4' at (the counter's own time when it last changed, ms), shift (how far that time is ahead of the
+--    clock, ms), known_until (when all entries are forgotten, but for those of holds), first, next (numbers of the
+--    first item of the queue, and of the next one to come), due (when the first is due; 0 if there is none), learned
+--    (what nine of ten streams use at most, in parts of a hit; 0 before a stream has asked for it), credit (hits beyond
+--    the number: topped up, or carried over into this window), number of all credits so far, number of ends; then 'd'
+--    the used hits of the newest segment and each one before it, or of the window of the calendar; then '<dddI4' for
+--    each end, in the order of their times: at, hits (of all holds that end then), charged (the hits of those that are
+--    charged then), holds
 -- 's' and a stream's name, 'd': '<ddI4' for each entry, the newest last: at, hits, kind
 -- 'q' and a number, 'd': '<dd' an item of the queue: the name of a stream, due (when what was known is forgotten)
--- figure1: holder; figure2: 1 for a settle, 2 to hold what was learned; plus 4 if an unsettled hold is refunded; plus 8
--- times the number of segments, 0 for a calendar
--- figure3: the hits that were used, or the least to hold; figure4: how long a hold lasts (ms)
--- figure5: the most to hold
--- for a calendar: figure2 is more by 512 times the start of the present window, by the clock of the instance that asks
--- (ms since the epoch); period is the length of that window (ms), plus BESIDE times that of the next (quarters of an
--- hour); figure4 is more by BESIDE times the length of the window before (quarters of an hour)
+-- 'c' and the ID of a credit, 'd': '<dddI4' number (the first is 1), the hits that were to be credited, those that
+--    were, kind
+-- 'p' and a place from 0 to 999, 'd': '<d' the ID of the credit whose number ends with it
+-- figure1: holder, or the ID of a credit; figure2: 1 for a settle, 2 to hold what was learned, 3 for a credit; plus 4
+-- if an unsettled hold is refunded; plus 8 times the number of segments, 0 for a calendar, 63 for a balance, which
+-- never ends; plus 512 times the part of what is left that is carried over (percent)
+-- figure3: the hits that were used, or the least to hold, or those to credit; figure4: how long a hold lasts (ms)
+-- figure5: the most to hold; for a credit 0 to top up, 1 to refund
+-- for a calendar, lengths of windows are told in quarters of an hour, by the clock of the instance that asks: figure2
+-- is more by 65536 times the start of the present window (since the epoch); period is the length of that window, plus
+-- 65536 times that of the next, plus 65536^2 times that of the last but one; figure4 is more by BESIDE times that of
+-- the one before
 -- A sum from 2^53 on may be rounded, but not to one below 2^53: it compares with smaller numbers as it should.
 openers[#algorithms + 1] = open_hash
 -- One function for all: Redis defines every function anew in each call, and searches a list for each local that a
 -- function uses. With a function for each step it ran a quarter more instructions.
 local function decide_budget(
   hash, hits, by_others, number, period, now, charge, holder, mode, actual, within, most)
-  local ACCOUNT, END, ENTRY, ITEM = '<dddddddI4', '<dddI4', '<ddI4', '<dd'
-  local ACCOUNT_SIZE, END_SIZE, ENTRY_SIZE, ITEM_SIZE = 60, 28, 20, 16
+  local ACCOUNT, END, ENTRY, ITEM, CREDIT = '<dddddddddI4', '<dddI4', '<ddI4', '<dd', '<dddI4'
+  local ACCOUNT_SIZE, END_SIZE, ENTRY_SIZE, ITEM_SIZE, CREDIT_SIZE = 76, 28, 20, 16, 28
   -- A budget tells more than others: the number of holds, which is below this, beside a time.
   local HOLDS_TOLD = 16384
   -- The same as in the twin.
   local ENDS, MAX_HOLDS, MAX_CLOSED, MAX_NAMESAKES, MAX_TIDIED = 16, 10000, 10000, 100, 2
   local LEARNED, STEPS, MAX_LEARNED, MAX_NUMBER = 256, 80, 35184372088831, 9007199254740991
-  local STANDS_STILL, QUARTER, BESIDE = 3600000, 900000, 68719476736
+  local STANDS_STILL, QUARTER, BESIDE, LENGTHS, NEVER_MOVES = 3600000, 900000, 68719476736, 65536, 63
+  local MAX_CREDITS, CREDITS_KEPT = 1000, 34560000000
   local CHARGED, REFUNDED, SETTLED, OVERTAKEN, DENIED = 0, 1, 2, 3, 4
   local floor, max, min, pack, read = math.floor, math.max, math.min, struct.pack, struct.unpack
-  local settles, refunds, segments = mode % 4, floor(mode / 4) % 2, floor(mode / 8) % 64
+  local settles, refunds, segments, carry = mode % 4, floor(mode / 4) % 2, floor(mode / 8) % 64, floor(mode / 512) % 128
   -- A window has segments from `origin` on. That of a calendar is one segment, until it closes.
-  local segment, places, stands_still, origin, closes, select_window
-  if segments > 0 then
+  local segment, places, stands_still, origin, closes, previous, select_window
+  if segments == NEVER_MOVES then
+    segment, origin, places, stands_still = math.huge, 0, 1, STANDS_STILL
+  elseif segments > 0 then
     segment, origin = math.ceil(period / segments), 0
     places, stands_still = segments + 1, period
   else
     places, stands_still = 1, STANDS_STILL
-    local present = floor(mode / 512)
-    local before, following = present - floor(within / BESIDE) * QUARTER, present + period % BESIDE
-    local last = following + floor(period / BESIDE) * QUARTER
+    local present = floor(mode / (512 * 128)) * QUARTER
+    local before = present - floor(within / BESIDE) * QUARTER
+    local earliest = before - floor(period / (LENGTHS * LENGTHS)) * QUARTER
+    local following = present + period % LENGTHS * QUARTER
+    local last = following + floor(period / LENGTHS) % LENGTHS * QUARTER
     within = within % BESIDE
     -- Selects the window at this time, of a clock that is ahead by `shift`.
     select_window = function(time, shift)
@@ -52,31 +63,43 @@ local function decide_budget(
       if wall < before or wall >= last then
         error('the clock of the process that asks is too far from that of Redis for a window of the calendar', 0)
       elseif wall < present then
-        origin, closes = before + shift, present + shift
+        previous, origin, closes = earliest + shift, before + shift, present + shift
       elseif wall < following then
-        origin, closes = present + shift, following + shift
+        previous, origin, closes = before + shift, present + shift, following + shift
       else
-        origin, closes = following + shift, last + shift
+        previous, origin, closes = present + shift, following + shift, last + shift
       end
       segment = closes - origin
     end
   end
 
+  -- Returns what is carried over from a window into the next one, if anything is.
+  local carried = carry > 0 and function(its_credit, its_used)
+    local left = min(max(min(number + its_credit, MAX_NUMBER) - its_used, 0), number)
+    return floor(left / 100) * carry + floor(left % 100 * carry / 100)
+  end
+
   -- `time` is that of the counter's own clock, which never steps back, and `clock` the same by the clock of Redis.
-  local account, record = hash_get(hash, 'a', 's' .. pack('<d', holder))
+  local account, record, known
+  if settles == 3 then
+    account, known = hash_get(hash, 'a', 'c' .. pack('<d', holder))
+    assert_sound(account or not known)
+  else
+    account, record = hash_get(hash, 'a', 's' .. pack('<d', holder))
+  end
   local time, clock, shift, known_until, first, next_item, due, learned = now, now, 0, 0, 0, 0, 0, 0
-  local counts, ends, used, reserved, holds = nil, {}, 0, 0, 0
+  local counts, ends, used, reserved, holds, its_credit, credits = nil, {}, 0, 0, 0, 0, 0
   local changed, set_back, charged_now = false, false, 0
   assert_sound(account or not record)
   if account then
     local ends_at = ACCOUNT_SIZE + 8 * places + 1
     assert_sound(#account >= ends_at - 1)
     local before, count
-    before, shift, known_until, first, next_item, due, learned, count = read(ACCOUNT, account)
+    before, shift, known_until, first, next_item, due, learned, its_credit, credits, count = read(ACCOUNT, account)
     clock = now + shift
     assert_sound(
       is_whole(before) and is_whole(shift) and is_whole(known_until) and is_whole(due) and is_whole(learned)
-      and is_whole(clock)
+      and is_whole(its_credit) and is_whole(credits) and is_whole(clock)
       and is_whole(first) and is_whole(next_item) and first <= next_item and (first < next_item or due == 0)
       and #account == ends_at - 1 + count * END_SIZE)
     if before - clock > stands_still then
@@ -96,19 +119,24 @@ local function decide_budget(
     end
     assert_sound(is_sound)
     local left = floor((time - origin) / segment) - floor((before - origin) / segment)
+    -- What was used in the window of the calendar before, and its credit.
+    local used_before, credit_before = 0, 0
     if left > 0 then
+      if previous and before >= previous then
+        used_before, credit_before = counts[1], its_credit
+      end
       for place = places, 1, -1 do
         counts[place] = place > left and counts[place - left] or 0
       end
     end
     -- Ends the holds that were not settled in time.
-    local previous = before
+    local last_end = before
     for place = ends_at, #account, END_SIZE do
       local at, held, charged, its_holds = read(END, account, place)
       assert_sound(
         is_whole(at) and is_whole(held) and is_whole(charged)
-        and at > previous and charged <= held and its_holds > 0 and its_holds <= held)
-      previous = at
+        and at > last_end and charged <= held and its_holds > 0 and its_holds <= held)
+      last_end = at
       if at > time then
         ends[#ends + 1] = {at = at, hits = held, charged = charged, holds = its_holds}
         reserved, holds = reserved + held, holds + its_holds
@@ -116,6 +144,8 @@ local function decide_budget(
         local age = floor((time - origin) / segment) - floor((at - origin) / segment) + 1
         if age <= places then
           counts[age] = min(counts[age] + charged, MAX_NUMBER)
+        elseif previous and at >= previous then
+          used_before = used_before + charged
         end
         charged_now = charged_now + charged
         known_until = max(known_until, at + REMEMBERED)
@@ -126,10 +156,14 @@ local function decide_budget(
     end
     used = min(used, MAX_NUMBER)
     assert_sound(reserved <= MAX_NUMBER)
+    if closes and left > 0 then
+      its_credit = carried and carried(credit_before, used_before) or 0
+    end
   end
-  local is_new = not account or (known_until <= time and #ends == 0 and used == 0)
+  local is_new = not account or (known_until <= time and #ends == 0 and used == 0 and its_credit == 0)
   if is_new then
-    record, changed, set_back, charged_now = nil, false, false, 0
+    record, known, changed, set_back, charged_now = nil, nil, false, false, 0
+    its_credit, credits = 0, 0
     time, clock, shift, known_until, first, next_item, due, learned = now, now, 0, 0, 0, 0, 0, 0
     counts = {}
     for place = 1, places do
@@ -166,10 +200,11 @@ local function decide_budget(
     end
   end
 
+  local amount = min(number + its_credit, MAX_NUMBER)
   if settles == 2 and hits > 0 then
     hits = learned > 0 and max(min(math.ceil(learned / LEARNED), max(most, actual)), actual) or hits
     -- No more than the budget, with which no stream could begin.
-    hits = min(hits, max(number, 1))
+    hits = min(hits, max(amount, 1))
   end
   -- When a hold ends that began now, or with the charge. Ends are rounded up, and a hold is kept one millisecond longer
   -- to cover the whole time, because times are truncated to milliseconds.
@@ -181,7 +216,38 @@ local function decide_budget(
   local more, corrected_at, correction = 0, nil, 0
   local reduced, added, its_at, its_hits, is_denied = nil, nil, time, actual, false
   local allowed, is_full, learns = true, false, false
-  if settles == 1 then
+  -- A new credit, or the known one with its ID; and whether it is for usage records.
+  local credited, topped_up
+  if settles == 3 then
+    local done, its_number = actual, nil
+    if known then
+      local asked, kind
+      assert_sound(#known == CREDIT_SIZE)
+      its_number, asked, done, kind = read(CREDIT, known)
+      assert_sound(is_whole(its_number) and is_whole(asked) and is_whole(done) and kind <= 1)
+      allowed = asked == actual and kind == most
+    elseif most == 1 then
+      local owed = actual
+      for place = 1, places do
+        local given = min(owed, counts[place])
+        counts[place], owed = counts[place] - given, owed - given
+      end
+      done = actual - owed
+      charged_now, used = charged_now - done, 0
+      for place = 1, places do
+        used = used + counts[place]
+      end
+      used = min(used, MAX_NUMBER)
+    elseif (segments > 0 and segments < NEVER_MOVES) or number + its_credit + actual > MAX_NUMBER then
+      allowed = false
+    else
+      its_credit, amount, topped_up = its_credit + actual, min(number + its_credit + actual, MAX_NUMBER), actual
+    end
+    credited = {hits = done, is_new = allowed and not known}
+    if credited.is_new then
+      credits, changed, known_until = credits + 1, true, max(known_until, time + CREDITS_KEPT)
+    end
+  elseif settles == 1 then
     if denied and actual == 0 then
       table.remove(own, denied)
       changed = true
@@ -239,7 +305,7 @@ local function decide_budget(
     end
   elseif hits > 0 then
     is_full = holds >= MAX_HOLDS
-    local has_room = used + reserved + hits <= number and not is_full and holding < MAX_NAMESAKES
+    local has_room = used + reserved + hits <= amount and not is_full and holding < MAX_NAMESAKES
     allowed = not by_others and (overtaken ~= nil or has_room)
     if overtaken then
       if allowed then
@@ -321,10 +387,14 @@ local function decide_budget(
   end
 
   local index = floor((time - origin) / segment)
-  -- When nothing is used or held any more.
+  -- When nothing is used or held any more, and nothing is left of credits.
   local reset_at, newest = clock, 1
   while newest <= places and counts[newest] == 0 do
     newest = newest + 1
+  end
+  -- The next window has what is carried over.
+  if its_credit > 0 or (carry > 0 and (changed or not is_new)) then
+    newest = 1
   end
   if newest <= places then
     reset_at = max(reset_at, origin + (index + places + 1 - newest) * segment)
@@ -339,40 +409,59 @@ local function decide_budget(
     end
     reset_at = max(reset_at, one.gone)
   end
+  if reset_at == math.huge then
+    reset_at = time + period
+  end
   local retry_after = allowed and 0 or NEVER
-  if not allowed and not by_others and hits <= number then
+  if not allowed and not by_others and settles ~= 3 then
     -- When enough is free, if nothing is settled before.
-    local free, at = {}, 0
+    local free, at = {}, nil
     for place = 1, places do
       free[place] = {at = origin + (index + places + 1 - place) * segment, hits = counts[place]}
     end
+    local used_then = counts[1]
     for _, one in ipairs(ends) do
       free[#free + 1] = {at = one.at, hits = one.hits - one.charged}
       free[#free + 1] = {at = one.gone, hits = one.charged}
+      used_then = used_then + (closes and one.at < closes and one.charged or 0)
     end
     table.sort(free, function(one, other)
       return one.at > other.at
     end)
-    -- From the last on: sums stay below 2^53 until no such hits have room.
-    local left = 0
-    for _, one in ipairs(free) do
-      left = left + one.hits
-      if left > number - hits then
-        at = one.at
+    -- Before the window closes, and then with what is carried over. From the last on: sums stay below 2^53 until no
+    -- such hits have room.
+    local left, place = 0, 1
+    while free[place] and free[place].at >= (closes or math.huge) do
+      left, place = left + free[place].hits, place + 1
+    end
+    local most = amount - hits
+    if left > most then
+      -- A denial leaves no trace, so a new counter is one then, too.
+      local more = carried and not is_new and carried(its_credit, used_then) or 0
+      most = closes and min(number + more, MAX_NUMBER) - hits or -1
+      left, place, at = 0, 1, most >= 0 and closes or nil
+    else
+      at = 0
+    end
+    while at and free[place] do
+      left = left + free[place].hits
+      if left > most then
+        at = max(at, free[place].at)
         break
       end
+      place = place + 1
     end
-    if is_full then
+    if at and is_full then
       at = max(at, ends[1].at)
     end
-    if holding >= MAX_NAMESAKES then
-      local earliest = math.huge
+    if at and holding >= MAX_NAMESAKES then
+      local first_own = math.huge
       for _, one in ipairs(own) do
-        earliest = min(earliest, one.at)
+        first_own = min(first_own, one.at)
       end
-      at = max(at, earliest)
+      at = max(at, first_own)
     end
-    retry_after = at - clock
+    retry_after = at and at - clock or NEVER
   end
   if changed then
     -- The fields that change; false for those that are removed.
@@ -380,6 +469,16 @@ local function decide_budget(
     -- The stream, and others that may be forgotten. A stream that is not known, or of which something is new since it
     -- was appended to the queue, is appended.
     local one, entries, is_kept, is_appended, tidied = holder, own, record or #own > 0, not record, 0
+    if credited and credited.is_new then
+      -- In the place of the oldest one.
+      local place = 'p' .. pack('<d', credits % MAX_CREDITS)
+      local oldest = credits > MAX_CREDITS and not is_new and hash_get(hash, place)
+      if oldest then
+        set['c' .. oldest] = false
+      end
+      set['c' .. pack('<d', holder)] = pack(CREDIT, credits, actual, credited.hits, most)
+      set[place] = pack('<d', holder)
+    end
     while one do
       local parts = {}
       for place, entry in ipairs(entries) do
@@ -426,7 +525,7 @@ local function decide_budget(
       end
     end
     local parts = {
-      pack(ACCOUNT, time, shift, known_until, first, next_item, due, learned, #ends),
+      pack(ACCOUNT, time, shift, known_until, first, next_item, due, learned, its_credit, credits, #ends),
       pack('<' .. string.rep('d', places), unpack(counts)),
     }
     for place, its in ipairs(ends) do
@@ -442,21 +541,27 @@ local function decide_budget(
     end
   end
   local kept = max(reset_at, known_until, #ends > 0 and ends[#ends].at + REMEMBERED or 0)
-  local remaining = number - used - reserved
+  if segments == NEVER_MOVES or carry > 0 then
+    kept = max(kept, time + (carry > 0 and CREDITS_KEPT or period))
+  end
+  local remaining = amount - used - reserved
   -- For usage records.
   charged_now = changed and charged_now + more + (corrected_at and correction or 0) or 0
   if not allowed then
     return changed and hash, kept - clock, false, max(remaining, 0), reset_at - clock, retry_after, nil, 0, charged_now
   end
-  -- What the stream has begun to hold, or what all streams hold.
+  credit = its_credit > 0 and its_credit or nil
+  -- What the stream has begun to hold, or what was credited, or what all streams hold.
   local all_hold, all_holds, first_end = reserved, holds, ends[1] and ends[1].at
-  if hits > 0 then
+  if credited then
+    all_hold, all_holds, first_end = credited.hits, credited.is_new and 1 or 0, nil
+  elseif hits > 0 then
     all_hold, all_holds, first_end = overtaken and 0 or hits, overtaken and 0 or 1, not overtaken and stop
   end
   -- A damaged state may have an end that cannot be told.
   local told = all_holds + min(first_end and first_end - clock or 0, 274877906943) * HOLDS_TOLD
   return changed and hash, kept - clock, true, max(remaining, -MAX_NUMBER), reset_at - clock, told, nil, all_hold,
-    charged_now
+    charged_now, topped_up
 end
 
 algorithms[#algorithms + 1] = function(

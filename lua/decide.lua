@@ -8,6 +8,8 @@ local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local asked = ARGV[1]
 local answers = {}
+-- The hits beyond the number of a budget, by the answer.
+local credits = {}
 
 -- The counter that was last read or written.
 local last_key
@@ -28,8 +30,9 @@ local function read(key, algorithm)
 end
 
 local function answer(i, allowed, remaining, reset_after, retry_after, delay)
-  local flags = (allowed and 1 or 0) + (damaged and 4 or 0)
-  damaged = false
+  credits[i] = credit or credits[i]
+  local flags = (allowed and 1 or 0) + (damaged and 4 or 0) + (credits[i] and 8 or 0)
+  damaged, credit = false, nil
   answers[i] = struct.pack(ANSWER, flags, remaining, reset_after, retry_after, delay or 0)
 end
 
@@ -81,7 +84,7 @@ local function define_groups()
     else
       old, found = pending_state(pending, key, algorithm)
     end
-    local state, ttl, allowed, remaining, reset_after, retry_after, lasting, delay, charged = run(
+    local state, ttl, allowed, remaining, reset_after, retry_after, lasting, delay, charged, topped_up = run(
       old, hits, denied, number, period, count_denied == 1, at, charge, figure1, figure2, figure3, figure4, figure5)
     if state and lasting and lasting ~= true then
       state, lasting = string.sub(old, 1, lasting) .. state .. string.sub(old, lasting + #state + 1), true
@@ -93,7 +96,7 @@ local function define_groups()
     elseif damaged and hits ~= 0 then
       pending[key] = {state = openers[algorithm] and openers[algorithm](key, 'empty'), ttl = 0}
     end
-    return allowed, remaining, reset_after, retry_after, delay, charged
+    return allowed, remaining, reset_after, retry_after, delay, charged, topped_up
   end
 
   -- Replaced by leased.lua in the script for calls with leases.
@@ -217,7 +220,7 @@ local function define_groups()
       if extras % 8 >= 4 then
         charge, next_offset = charge_of(next_offset)
       end
-      local allowed, remaining, reset_after, retry_after, delay, leases, charged
+      local allowed, remaining, reset_after, retry_after, delay, leases, charged, topped_up
       local used = 0
       if extras >= 16 then
         local lease
@@ -227,7 +230,7 @@ local function define_groups()
           pending, KEYS[i], KEYS[i + 1], lease, extras, false, hits, algorithm, count_denied, number, period, charge,
           figure1, figure2, figure3, figure4, figure5)
       else
-        allowed, remaining, reset_after, retry_after, delay, charged = decide(
+        allowed, remaining, reset_after, retry_after, delay, charged, topped_up = decide(
           pending, KEYS[i], now, extras, false, hits, algorithm, count_denied, number, period, charge,
           figure1, figure2, figure3, figure4, figure5)
       end
@@ -251,7 +254,7 @@ local function define_groups()
         local usage
         usage, at = usage_of(at)
         usage.place, usage.page, usage.hits, usage.used, usage.is_taken_back = i, KEYS[i], hits, used, charge ~= nil
-        usage.charged = charged
+        usage.charged, usage.topped_up = charged, topped_up
         usages = usages or {}
         usages[#usages + 1] = usage
         answers[i] = struct.pack(ANSWER, 0, 0, 0, 0, 0)
@@ -354,7 +357,7 @@ local function decide_all()
       elseif damaged and hits ~= 0 then
         call('DEL', key)
       end
-      if damaged then
+      if damaged or credit then
         answer(i, allowed, remaining, reset_after, retry_after, delay)
       else
         answers[i] = pack(ANSWER, allowed and 1 or 0, remaining, reset_after, retry_after, delay or 0)
@@ -372,7 +375,7 @@ local failure = ''
 repeat
   local ok, err = pcall(decide_all)
   if not ok then
-    damaged = false
+    damaged, credit = false, nil
     err = type(err) == 'table' and err.err or err
     local mark = 2
     if is_elsewhere(err) then
@@ -389,7 +392,7 @@ repeat
       else
         offset = offset + struct.size(CHECK) + (extras % 8 >= 4 and struct.size(CHARGE) or 0)
       end
-      answers[i] = undecided
+      answers[i], credits[i] = undecided, nil
       i = i + 1
       if extras >= 16 then
         answers[i] = undecided
@@ -406,4 +409,10 @@ repeat
     until flags < 8
   end
 until ok
-return struct.pack('<d', now) .. table.concat(answers) .. failure
+local beyond = ''
+if next(credits) then
+  for place = 1, #answers do
+    beyond = beyond .. (credits[place] and struct.pack('<d', credits[place]) or '')
+  end
+end
+return struct.pack('<d', now) .. table.concat(answers) .. beyond .. failure

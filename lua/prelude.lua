@@ -30,7 +30,8 @@
 --          counters; plus 4 if the counter was damaged and was decided as a new one), remaining (negative: by how much
 --          a counter that counts denials, or a budget, exceeds its number), reset_after (ms), retry_after (ms; -1:
 --          never), delay (ms). A budget that allows tells what streams hold instead of the last two: the number of
---          holds plus 16384 times the time until the first of them ends (ms), and their hits. For leases 1, the hits of
+--          holds plus 16384 times the time until the first of them ends (ms), and their hits; plus 8 in `allowed` if it
+          has hits beyond its number, which then follow behind all answers as '<d'. For leases 1, the hits of
 --          a new one, its end (ms since the epoch), all hits that are out, and 0; for a page zeros; then, if a request
 --          could not be decided for another reason, the error of the last such request
 --
@@ -45,6 +46,9 @@ local REMEMBERED = 3600000
 -- Whether the counter decided last was damaged: its key has another type, or a state that no decision writes. Such a
 -- counter is decided as a new one, and the next take or refund replaces it.
 local damaged = false
+
+-- The hits beyond the number of the budget decided last, if it allows and there are any: topped up, or carried over.
+local credit
 
 -- The error for damage that is found during a decision.
 local DAMAGED = 'the counter is damaged'
@@ -73,7 +77,7 @@ end
 -- Decides on a state, with the other arguments. If the decision finds the state damaged, it is repeated on the fresh
 -- state.
 local function decide_mended(decide, state, fresh, ...)
-  local ok, after, ttl, allowed, remaining, reset_after, retry_after, lasting, delay, charged =
+  local ok, after, ttl, allowed, remaining, reset_after, retry_after, lasting, delay, charged, topped_up =
     pcall(decide, state, ...)
   if not ok then
     if after ~= DAMAGED then
@@ -82,7 +86,7 @@ local function decide_mended(decide, state, fresh, ...)
     damaged = true
     return decide(fresh, ...)
   end
-  return after, ttl, allowed, remaining, reset_after, retry_after, lasting, delay, charged
+  return after, ttl, allowed, remaining, reset_after, retry_after, lasting, delay, charged, topped_up
 end
 
 -- function(state, hits, denied, number, period, count_denied, now, charge, figure, figure, figure, figure, figure)
@@ -90,7 +94,8 @@ end
 --   charge: the charge to take back, {at, reset_after}; nil for anything else, including a refund
 --   -> state (false: unchanged), ttl (ms; 0: equivalent to a new counter, delete it), allowed, remaining, reset_after,
 --      retry_after, lasting (true: keep the present TTL; digits: keep it, and all of the present state but for these
---      bytes behind so many; optional), delay (optional), charged (what a budget charges; nil for others)
+--      bytes behind so many; optional), delay (optional), charged (what a budget charges; nil for others), topped_up
+--      (what a budget was topped up by; nil for others)
 local algorithms = {}
 
 -- For algorithms with a list or a hash as state, the function that opens it. The state of others is a string or nil.

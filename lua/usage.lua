@@ -1,12 +1,26 @@
 -- Usage of counters, for billing. The twin of src/engine/usage/mod.rs, and of `added` in src/engine/check/group.rs.
--- A page is a hash of records: the index of a period -> '<i6I6i6' admitted, denied, cost. If the counter's name
+-- A page is a hash of records: the index of a period -> '<i6I6i6' admitted, denied, cost; then '<d' the hits by which a
+--          budget was topped up, if there are any. If the counter's name
 --          contains only a hash of its tag, the page also has `tag` -> that tag.
 -- A usage is a check's request for a record: {page, hits, used, is_taken_back, occasion, costs_denied, period, kept,
---          at, cost, tag, charged}, where `used` are the used hits of the lease that is returned, and `charged` is what
---          a budget charges, nil for others
+--          at, cost, tag, charged, topped_up}, where `used` are the used hits of the lease that is returned, and
+--          `charged` and `topped_up` are what a budget charges and is topped up by, nil for others
 
-local RECORD = '<i6I6i6'
-local MAX_DENIED, MAX_SIGNED = 281474976710655, 140737488355327
+local RECORD, TOPPED_UP = '<i6I6i6', '<i6I6i6d'
+local MAX_DENIED, MAX_SIGNED, MAX_TOPPED_UP = 281474976710655, 140737488355327, 9007199254740991
+
+-- Returns the numbers of a record; nothing if it is damaged.
+local function numbers_of(packed)
+  if #packed == struct.size(RECORD) then
+    local admitted, denied, cost = struct.unpack(RECORD, packed)
+    return admitted, denied, cost, 0
+  elseif #packed == struct.size(TOPPED_UP) then
+    local admitted, denied, cost, topped_up = struct.unpack(TOPPED_UP, packed)
+    if is_whole(topped_up) then
+      return admitted, denied, cost, topped_up
+    end
+  end
+end
 
 -- The same for a budget: the streams that begin, and what it charges.
 local function of_budget(usage, denied, now)
@@ -19,7 +33,7 @@ local function of_budget(usage, denied, now)
   elseif begins then
     admitted = 1
   end
-  if admitted ~= 0 or over ~= 0 or usage.charged ~= 0 then
+  if admitted ~= 0 or over ~= 0 or usage.charged ~= 0 or usage.topped_up then
     return time, admitted, over, usage.charged
   end
 end
@@ -64,8 +78,8 @@ local function charged_on(records, page)
   local stored = ask('HGETALL', page) or {}
   for place = 1, #stored, 2 do
     local index, packed = stored[place], stored[place + 1]
-    if not pending[index] and index ~= 'tag' and #packed == struct.size(RECORD) then
-      local _, _, cost = struct.unpack(RECORD, packed)
+    local _, _, cost = numbers_of(packed)
+    if not pending[index] and index ~= 'tag' and cost then
       sum = sum + cost
     end
   end
@@ -107,22 +121,29 @@ local function record(records, usage, denied, now)
   if not found then
     local stored = ask('HGET', page, index)
     found = {page = page, index = index, is_new = not stored, is_replaced = damaged, tag = usage.tag, kept = usage.kept}
-    found[1], found[2], found[3] = 0, 0, 0
-    if stored and #stored ~= struct.size(RECORD) then
-      damaged = true
-    elseif stored then
-      found[1], found[2], found[3] = struct.unpack(RECORD, stored)
+    found[1], found[2], found[3], found[4] = 0, 0, 0, 0
+    if stored then
+      local stored_admitted, stored_over, stored_cost, stored_topped_up = numbers_of(stored)
+      if stored_admitted then
+        found[1], found[2], found[3], found[4] = stored_admitted, stored_over, stored_cost, stored_topped_up
+      else
+        damaged = true
+      end
     end
     records[#records + 1] = found
   end
   found[1] = math.min(math.max(found[1] + admitted, -MAX_SIGNED), MAX_SIGNED)
   found[2] = math.min(found[2] + over, MAX_DENIED)
   found[3] = math.min(math.max(found[3] + cost, -MAX_SIGNED), MAX_SIGNED)
+  found[4] = math.min(found[4] + (usage.topped_up or 0), MAX_TOPPED_UP)
 end
 
 local function write_records(records)
   for _, record in ipairs(records) do
     local packed = struct.pack(RECORD, record[1], record[2], record[3])
+    if record[4] > 0 then
+      packed = struct.pack(TOPPED_UP, unpack(record, 1, 4))
+    end
     if record.is_replaced then
       redis.call('DEL', record.page)
     end

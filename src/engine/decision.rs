@@ -448,7 +448,8 @@ impl Limited<'_> {
     /// Returns the time until the counter is equivalent to a new one; `None` if unknown, as for a limit blocked by an
     /// adjustment.
     pub fn reset_after_ms(&self) -> Option<u64> {
-        self.verdict().filter(|_| self.answer != Answer::Blocked).map(|verdict| verdict.reset_after_ms)
+        let resets = self.answer != Answer::Blocked && !self.asked.check.limit.is_balance();
+        self.verdict().filter(|_| resets).map(|verdict| verdict.reset_after_ms)
     }
 
     /// Returns the time until this limit allows the same request: zero if it is not denied, `None` if it never will be

@@ -6,7 +6,7 @@ use std::time::Duration;
 use compact_str::CompactString;
 use serde::{Deserialize, Serialize};
 
-use crate::algorithm::{Ask, Limit, MAX_PERIOD, TimeZone};
+use crate::algorithm::{Ask, Limit, MAX_PERIOD, NEVER, TimeZone};
 
 /// The key of the last entry of a descriptor by which a stream holds hits of a budget. Its value names the stream.
 pub const HOLD_KEY: &str = "hold";
@@ -164,6 +164,9 @@ impl Unit {
         })
     }
 
+    /// The name of the unit of a balance, which never ends. It is none on the wire.
+    pub const NEVER: &'static str = "never";
+
     /// Returns the unit with exactly this length.
     pub fn of(duration: Duration) -> Option<Unit> {
         Unit::ALL.into_iter().find(|unit| unit.duration() == duration)
@@ -191,6 +194,12 @@ pub fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
+/// Formats when a counter resets, if it does: a balance never does.
+pub fn resets(ms: u64) -> Option<String> {
+    let resets = 0 < ms && u128::from(ms) < NEVER.as_millis();
+    resets.then(|| format!(", resets in {}", wait(ms)))
+}
+
 /// Formats a waiting time: short times exact to the millisecond, longer ones rounded up.
 pub fn wait(ms: u64) -> String {
     const EXACT_MS: u64 = 10_000;
@@ -216,8 +225,11 @@ pub fn per(window: Option<Duration>, time_zone: Option<&str>) -> String {
     }
 }
 
-/// Describes the period of a limit.
+/// Describes the period of a limit: `per minute`, or `in all` for a balance.
 pub fn per_of(limit: &Limit) -> String {
+    if limit.is_balance() {
+        return "in all".to_owned();
+    }
     per(limit.window(), limit.options().time_zone.map(TimeZone::name))
 }
 

@@ -56,10 +56,17 @@ pub struct Closed {
     pub denied: u64,
     /// Sum of the records' cost.
     pub cost: i64,
+    /// Sum of the hits by which budgets were topped up.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub topped_up: u64,
     /// BLAKE3 hash of the records: see [`super::digest`].
     pub digest: String,
     /// Time until which the store keeps all the records; `None` if they never expire, or if there are none.
     pub kept_until: Option<Time>,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// The statement that all lines up to here have been written.

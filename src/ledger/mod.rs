@@ -399,7 +399,8 @@ impl Closing<'_> {
 }
 
 fn close(domain: &str, by: Length, (from, to): (Time, Time), rows: &[&Row]) -> Closed {
-    let Totals { admitted, denied, cost } = rows.iter().fold(Totals::default(), |sum, row| sum.plus(row.totals));
+    let Totals { admitted, denied, cost, topped_up } =
+        rows.iter().fold(Totals::default(), |sum, row| sum.plus(row.totals));
     Closed {
         domain: domain.to_owned(),
         by,
@@ -409,14 +410,16 @@ fn close(domain: &str, by: Length, (from, to): (Time, Time), rows: &[&Row]) -> C
         admitted,
         denied,
         cost,
+        topped_up,
         digest: digest(rows),
         kept_until: rows.iter().filter_map(|row| row.expires).min(),
     }
 }
 
 /// Returns the BLAKE3 hash of records. The hashed text has one line for each record, `COUNTER PERIOD START_MS ADMITTED
-/// DENIED COST`, ordered by the counters' bytes, then by time, the shorter period first. `COUNTER` is the counter's
-/// name without the service's prefix. `PERIOD` is `minute`, `hour` or `day`.
+/// DENIED COST`, with ` TOPPED_UP` behind it if a budget was topped up. The lines are ordered by the counters' bytes,
+/// then by time, the shorter period first. `COUNTER` is the counter's name without the service's prefix. `PERIOD` is
+/// `minute`, `hour` or `day`.
 pub fn digest(rows: &[&Row]) -> String {
     let mut rows = rows.to_vec();
     let period = |row: &Row| Period::named(row.span);
@@ -425,10 +428,11 @@ pub fn digest(rows: &[&Row]) -> String {
         one.counter.name.cmp(&other.counter.name).then_with(by_time)
     });
     let (mut hasher, mut line) = (blake3::Hasher::new(), String::new());
-    for Row { start, span, counter, totals: Totals { admitted, denied, cost }, .. } in rows {
+    for Row { start, span, counter, totals: Totals { admitted, denied, cost, topped_up }, .. } in rows {
         line.clear();
         // Writing to a String cannot fail.
-        let _ = writeln!(line, "{} {span} {} {admitted} {denied} {cost}", counter.name, start.0);
+        let _ = write!(line, "{} {span} {} {admitted} {denied} {cost}", counter.name, start.0);
+        let _ = if *topped_up > 0 { writeln!(line, " {topped_up}") } else { writeln!(line) };
         hasher.update(line.as_bytes());
     }
     hasher.finalize().to_hex().to_string()
@@ -459,6 +463,7 @@ impl Closed {
             ("admitted", i128::from(found.admitted), i128::from(self.admitted)),
             ("denied", found.denied.into(), self.denied.into()),
             ("cost", found.cost.into(), self.cost.into()),
+            ("topped_up", found.topped_up.into(), self.topped_up.into()),
         ];
         words.extend(
             numbers

@@ -307,7 +307,7 @@ mod tests {
             let owner = read.owner(None).unwrap();
             let record = |(index, admitted): &(u64, i64)| Record {
                 start: Time(index * period.ms()),
-                totals: Totals { admitted: *admitted, denied: 1, cost: *admitted },
+                totals: Totals { admitted: *admitted, denied: 1, cost: *admitted, topped_up: 0 },
             };
             CounterPage {
                 page: (*name).to_owned(),

@@ -547,7 +547,7 @@ mod tests {
                         let costs_denied = limits[*key].options().count_denied == Some(true);
                         let cost = if denied && !costs_denied { 0 } else { ask.hits() };
                         let (admitted, denied) = if denied { (0, 1) } else { (1, 0) };
-                        let added = Added { index: 0, admitted, denied, cost, corrects: false };
+                        let added = Added { admitted, denied, cost, ..Added::default() };
                         expected[*key] = expected[*key].with(added);
                     }
                 }

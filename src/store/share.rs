@@ -284,7 +284,7 @@ impl<S> Shares<S> {
             }
             Ask::Peek | Ask::Reset => Part { own: of(check.ask), ask: Some(check.ask) },
             // Charges that are taken back are the store's: those of shares are taken back here. Budgets have no shares.
-            Ask::TakeBack(_) | Ask::Settle(_) => Part { own: None, ask: Some(check.ask) },
+            Ask::TakeBack(_) | Ask::Settle(_) | Ask::Credit(_) => Part { own: None, ask: Some(check.ask) },
         }
     }
 

@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::support::limits::{
-    any_change, any_limit, any_penalty, any_time_zone, ask, bound, calendar_limit, longest_memory_ms, max_wait_ms,
-    memory_ms, small_limit,
+    any_change, any_limit, any_penalty, any_time_zone, ask, bound, calendar_limit, forgets, longest_memory_ms,
+    max_wait_ms, memory_ms, most_remaining, small_limit,
 };
 use proptest::prelude::*;
 use tollgate::engine::algorithm::{
-    Algorithm, Ask, Caller, Effect, Event, Initial, Limit, LimitError, LimitErrors, MAX_HITS, Options, Outcome,
-    Penalty, PenaltyError, Starts, State, TimeZone, Verdict,
+    Algorithm, Ask, Caller, Effect, Event, Initial, Limit, LimitError, LimitErrors, MAX_HITS, MAX_NUMBER, Options,
+    Outcome, Penalty, PenaltyError, Starts, State, TimeZone, Verdict,
 };
 use tollgate::engine::check::group;
 use tollgate::engine::check::{Check, Key, Origin};
@@ -203,8 +203,9 @@ proptest! {
             None => {
                 prop_assert!(!verdict.allowed);
                 let fresh = Counter { state: None, ..counter.clone() };
-                prop_assert!(hits > fresh.peek().remaining as i64);
-                prop_assert!(!counter.at(counter.now + memory_ms(&counter.limit), hits).allowed);
+                let forgets = forgets(&counter.limit);
+                prop_assert!(!forgets || hits > fresh.peek().remaining as i64);
+                prop_assert!(!forgets || !counter.at(counter.now + memory_ms(&counter.limit), hits).allowed);
             }
         }
     }
@@ -259,6 +260,7 @@ proptest! {
 
     #[test]
     fn after_reset_after_a_counter_is_as_fresh(counter in any_counter(), later in 0..10_000_u64, hits in -3..50_i64) {
+        prop_assume!(forgets(&counter.limit));
         let now = counter.now + counter.peek().reset_after_ms + later;
         let fresh = Counter { state: None, now, ..counter.clone() };
         prop_assert_eq!(counter.at(now, 0), fresh.peek());
@@ -288,6 +290,9 @@ proptest! {
     ) {
         let limit = counter.limit;
         let before = counter.peek();
+        // The next window may have more than the capacity.
+        let is_budget = limit.algorithm() == Algorithm::Budget;
+        let too_many = if is_budget { MAX_HITS as i64 } else { limit.capacity() as i64 + 1 };
         let mut counter = Counter { now: counter.now - back, ..counter };
         let after = counter.take(0);
         // A bucket that starts empty may have been forgotten and created again.
@@ -300,16 +305,16 @@ proptest! {
             return Ok(());
         }
         // The first charge may be the one that extends the time for which a slower limit is kept.
-        counter.take(limit.capacity() as i64 + 1);
+        counter.take(too_many);
         let after = counter.take(0);
         let end = counter.now + after.reset_after_ms;
         let mut taken = 0;
         for ask in 0..asks {
             counter.now += after.reset_after_ms / asks * u64::from(ask > 0);
-            taken += u32::from(counter.take(limit.capacity() as i64 + 1).allowed);
+            taken += u32::from(counter.take(too_many).allowed);
         }
         prop_assert_eq!(taken, 0);
-        prop_assert!(begins_empty || counter.at(end, 0).remaining == limit.capacity());
+        prop_assert!(begins_empty || !forgets(&limit) || counter.at(end, 0).remaining == limit.capacity());
     }
 
     #[test]
@@ -321,7 +326,7 @@ proptest! {
             let jump = u64::from(jump) * 100;
             counter.now = if back { counter.now.saturating_sub(jump) } else { counter.now + jump };
             let verdict = counter.take(hits);
-            prop_assert!(verdict.remaining <= limit.capacity());
+            prop_assert!(verdict.remaining <= most_remaining(&limit));
             prop_assert!(verdict.retry_after_ms.is_none_or(|retry_after| retry_after <= verdict.reset_after_ms));
         }
     }
@@ -378,8 +383,13 @@ proptest! {
         // extra request.
         let begins_empty = new.options().initial == Some(Initial::Empty);
         prop_assert!(begins_empty || after.reset_after_ms <= longest_memory_ms(&new).max(1));
-        let used = old.capacity() - before.remaining;
-        let left = new.capacity().saturating_sub(used);
+        // What is carried over is a part of the number that is in force now.
+        let amount = |limit: Limit, verdict: &Verdict| {
+            let credit = verdict.held.map_or(0, |held| held.credit);
+            if credit > 0 { (limit.capacity() + credit).min(MAX_NUMBER) } else { limit.capacity() }
+        };
+        let used = amount(old, &before) - before.remaining;
+        let left = amount(new, &after).saturating_sub(used);
         // The delay need not correspond to a whole number of hits, so a partial hit may count or not.
         let part = u64::from(old.options().max_delay.is_some());
         prop_assert!(after.remaining <= left + part);
@@ -638,6 +648,7 @@ proptest! {
             1..40,
         )
     ) {
+        prop_assume!(forgets(&limit));
         let (mut kept, mut deleted, mut expires) = (Counter::new(limit, START), Counter::new(limit, START), 0);
         let mut now = START;
         for (hits, wait, change, holder, denied) in steps {
@@ -645,7 +656,7 @@ proptest! {
             // A deleted counter does not reappear when the clock steps back to before the deletion.
             let earliest = if deleted.state.is_none() { expires } else { START / 2 };
             now = now.saturating_add_signed(step.min(1 << 40)).max(earliest);
-            let limit = change.and_then(|change| change.of(&limit)).unwrap_or(kept.limit);
+            let limit = change.and_then(|change| change.of(&limit)).filter(forgets).unwrap_or(kept.limit);
             for counter in [&mut kept, &mut deleted] {
                 *counter = Counter { limit, now, caller: Caller { holder, ..Caller::default() }, ..counter.clone() };
             }

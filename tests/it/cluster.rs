@@ -113,7 +113,7 @@ async fn what_is_used_is_recorded_where_its_slot_is_and_taken_back_there() {
     let elsewhere = users_of("elsewhere", 1, |its| !cluster.slots(to as u16).contains(&its) && its != slot).remove(0);
     let both = || request("shop", &[&[("user", &elsewhere)], &[("user", &users[0])]]);
     assert_eq!(pass(&tollgate, [both(), both()]).await, 0);
-    assert_eq!(recorded(&cluster, &elsewhere).await, Totals { admitted: 0, denied: 2, cost: 0 });
+    assert_eq!(recorded(&cluster, &elsewhere).await, Totals { admitted: 0, denied: 2, cost: 0, topped_up: 0 });
     assert_eq!(pass(&tollgate, [(); 4].map(|()| of_user(&elsewhere))).await, 3);
 }
 

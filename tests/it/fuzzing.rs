@@ -220,6 +220,7 @@ const WORDS: &[&str] = &[
     "segments",
     "weighting",
     "time_zone",
+    "starts_on",
     "starts",
     "first_request",
     "Asia/Shanghai",
@@ -605,20 +606,34 @@ fn a_reply_is_refused_or_says_something_to_each_check() {
         let groups: Vec<Group> = (0..rng.usize(1..4)).map(|_| Group::new(&checks(rng, "c"))).collect();
         let counters: usize = groups.iter().map(Group::counters).sum();
         let mut reply = f64::from(rng.u32(..)).to_le_bytes().to_vec();
+        // A budget may have hits beyond its number, which follow behind all answers.
+        let mut credits = Vec::new();
         for _ in 0..counters {
-            reply.extend([rng.u8(..2)]);
+            let is_credited = rng.u8(..8) == 0;
+            reply.extend([rng.u8(..2) + if is_credited { 8 } else { 0 }]);
+            credits.extend(is_credited.then(|| f64::from(rng.u32(..))));
             reply.extend(rng.u32(..).to_le_bytes());
             (0..3).for_each(|_| reply.extend((rng.u32(..) as f64).to_le_bytes()));
         }
+        reply.extend(credits.into_iter().flat_map(f64::to_le_bytes));
         match rng.usize(..4) {
             0 => {}
             1 => reply = bytes(rng, TIME + counters * ANSWER + 50),
             _ => damage(rng, &mut reply),
         }
         let Ok(mut read) = Reply::new(&reply, counters) else {
-            let time = reply.first_chunk().map(|time| f64::from_le_bytes(*time));
-            let is_time = time.is_some_and(|time| time.fract() == 0.0 && (0.0..MAX_HITS as f64).contains(&time));
-            return assert!(!is_time || reply.len() < TIME + counters * ANSWER);
+            let is_whole = |bytes: &[u8; 8]| {
+                let number = f64::from_le_bytes(*bytes);
+                number.fract() == 0.0 && (0.0..MAX_HITS as f64).contains(&number)
+            };
+            let Some((answers, behind)) = reply.get(TIME..).and_then(|rest| rest.split_at_checked(counters * ANSWER))
+            else {
+                return;
+            };
+            let credited = answers.chunks(ANSWER).filter(|answer| answer[0] & 8 != 0).count();
+            let are_whole = |credits: &[u8]| credits.as_chunks().0.iter().all(is_whole);
+            let are_credits = behind.get(..credited * 8).is_some_and(are_whole);
+            return assert!(!reply.first_chunk().is_some_and(is_whole) || !are_credits);
         };
         for (i, group) in groups.iter().enumerate() {
             let Ok(verdicts) = read.next(group) else { continue };

@@ -73,7 +73,11 @@ impl Case {
         if self.is_counted() {
             says.extend([("algorithm", algorithm.name()), ("requests_per_unit", number)]);
             if !algorithm.counts_in_progress() && !own("unit") && !own("period") {
-                says.push(if own("time_zone") { ("unit", "day") } else { ("period", "1s") });
+                let is_calendar = own("time_zone") || own("carry_percent");
+                says.push(if is_calendar { ("unit", "day") } else { ("period", "1s") });
+            }
+            if own("carry_percent") && !own("time_zone") && algorithm == Algorithm::Budget {
+                says.push(("time_zone", "UTC"));
             }
             if algorithm == Algorithm::LeakyBucket && !own("burst") {
                 // A lease takes at most an eighth of a burst, and must be worth a request of the example's cost.

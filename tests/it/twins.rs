@@ -16,9 +16,10 @@ use support::limits::{
 };
 use support::redis::Redis;
 use tollgate::engine::algorithm::{
-    Algorithm, Ask, Bounds, Caller, Charge, Effect, Granted, LeaseAsk, Limit, MAX_HITS, MAX_NUMBER, NamedWindow,
-    Options, Outcome, Penalty, Returned, State, leased, penalty,
+    Algorithm, Ask, Bounds, Caller, Charge, Credit, CreditKind, Effect, Granted, LeaseAsk, Limit, MAX_HITS, MAX_NUMBER,
+    NamedWindow, Options, Outcome, Penalty, Returned, State, leased, penalty,
 };
+use tollgate::engine::algorithm::{NEVER, TimeZone, Unsettled};
 use tollgate::engine::check::group::{self, Effects};
 use tollgate::engine::check::{
     Check, CheckVerdict, Key, Leased, Occasion, Origin, Penalized, Recorded, StoreError, Verdicts,
@@ -63,6 +64,8 @@ enum Wants {
     Settles(u64),
     /// A charge is that never was.
     Invented(Charge),
+    /// An operator credits, perhaps repeatedly.
+    Credits(Credit),
 }
 
 /// The charges so far, with counter and caller.
@@ -93,6 +96,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let wants = prop_oneof![
         22 => hits.prop_map(Wants::Hits), 1 => Just(Wants::Reset),
         4 => settled.prop_map(Wants::Settles),
+        3 => credit().prop_map(Wants::Credits),
         8 => any::<prop::sample::Index>().prop_map(Wants::TakeBack), 1 => invented.prop_map(Wants::Invented),
     ];
     let role = prop_oneof![4 => Just(Role::Enforced), 1 => Just(Role::Quota), 1 => Just(Role::Shadow)];
@@ -123,6 +127,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => mixed.prop_map(|(before, repeated, after)| [before, repeated, after].concat()),
     ];
     prop::collection::vec((moves, calls), 1..25)
+}
+
+/// A few IDs, so that many repeat.
+fn credit() -> impl Strategy<Value = Credit> {
+    let hits = prop_oneof![4 => 1..20_u64, 1 => wide_number().prop_map(|hits| hits.max(1)), 1 => large_part()];
+    let id = prop_oneof![4 => 0..4_u64, 1 => 0..=MAX_HITS];
+    (hits, id, prop::sample::select(&CreditKind::ALL[..])).prop_map(|(hits, id, kind)| Credit { hits, id, kind })
 }
 
 /// Ends of leases meet, and no lease is too long.
@@ -161,6 +172,9 @@ fn checks(limits: &[Limited], (charges, grants): (&Charges, &Grants), asked: &[A
             (Wants::Reset, _) => (*caller, Ask::Reset),
             (_, Wants::Settles(hits)) if limit.algorithm() == Algorithm::Budget && i % 2 == 0 => {
                 (*caller, Ask::Settle(*hits))
+            }
+            (_, Wants::Credits(credit)) if limit.algorithm() == Algorithm::Budget && i % 2 == 0 => {
+                (*caller, Ask::Credit(*credit))
             }
             (Wants::Hits(first), _) if *first >= 0 => (*caller, ask(amount)),
             (_, Wants::TakeBack(which)) if !charged.is_empty() => {
@@ -635,6 +649,66 @@ fn a_window_of_the_calendar_is_that_of_the_clock_of_redis() {
     agree.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
+/// Balances, and windows of the calendar of which a part is carried over: over months, with credits that repeat.
+#[test]
+fn both_twins_of_a_budget_credit_and_carry_over_alike() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let redis = Redis::start();
+    let lua = std::cell::RefCell::new(runtime.block_on(Lua::new(&redis)));
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
+        cases: 1_000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    });
+    let month = |number: u64, percent: Option<u32>, time_zone: TimeZone, within: u64, options: Options| {
+        let settle_within = Some(Duration::from_secs(within));
+        let options = Options { time_zone: Some(time_zone), carry_percent: percent, settle_within, ..options };
+        Limit::new(Algorithm::Budget, number, Duration::from_secs(30 * 86_400), options).unwrap()
+    };
+    let number = prop_oneof![4 => 1..300_u64, 1 => wide_number()];
+    let percent = prop::option::weighted(0.8, 1..=100_u32);
+    let unsettled = prop::sample::select(vec![Unsettled::Charge, Unsettled::Refund]);
+    let limit = (number, percent, any_time_zone(), 60..40 * 86_400_u64, unsettled, prop::bool::weighted(0.25))
+        .prop_map(move |(number, percent, zone, within, unsettled, is_balance)| {
+            let options = Options { unsettled: Some(unsettled), ..Options::default() };
+            match is_balance {
+                true => Limit::new(Algorithm::Budget, number, NEVER, options).unwrap(),
+                false => month(number, percent, zone, within, options),
+            }
+        });
+    let moves = prop_oneof![
+        4 => 0..1_000_i64, 3 => 0..3 * 86_400_000_i64, 2 => 0..80 * 86_400_000_i64, 1 => -5_000_000..0_i64,
+    ];
+    let hits = prop_oneof![6 => 1..120_u64, 1 => wide_number().prop_map(|hits| hits.max(1)), 1 => large_part()];
+    let asks = prop_oneof![
+        5 => hits.clone().prop_map(Ask::Take),
+        4 => prop_oneof![4 => 0..150_u64, 1 => wide_number()].prop_map(Ask::Settle),
+        1 => Just(Ask::Peek),
+        1 => hits.prop_map(Ask::Refund),
+        4 => credit().prop_map(Ask::Credit),
+    ];
+    let steps = prop::collection::vec((moves, asks, 0..3_u64, 1..3_usize), 1..30);
+    let carried = std::cell::Cell::new(0);
+    let agree = runner.run(&(limit, steps), |(limit, steps)| {
+        let mut lua = lua.borrow_mut();
+        runtime.block_on(lua.forget());
+        let (mut rust, mut now) = (Twin::default(), START);
+        let key = Key::new("", "llm", &[], |_| None, &limit, Origin::Rule);
+        for (by, ask, holder, times) in steps {
+            now = now.saturating_add_signed(by);
+            let caller = Caller { holder, ..Caller::default() };
+            let check = Check { caller, ..Check::new(key.clone(), limit, ask) };
+            let clocks = Clocks { redis: now, process: now };
+            let verdicts = runtime.block_on(agree(&mut lua, &mut rust, &vec![vec![check]; times], clocks))?;
+            let credit = verdicts.iter().flatten().filter_map(|verdict| verdict.own.held).map(|held| held.credit);
+            carried.set(carried.get() + usize::from(limit.options().time_zone.is_some() && credit.max() > Some(0)));
+        }
+        Ok(())
+    });
+    agree.unwrap_or_else(|failure| panic!("{failure}"));
+    assert!(carried.get() > 100, "{} times", carried.get());
+}
+
 /// Lua reads only as much of a log, of slots and of a window's sum as it needs for a decision, so it can miss damage
 /// elsewhere in them. The next test bounds the effect.
 #[test]
@@ -832,7 +906,8 @@ fn damage_opens_no_limit_for_longer_than_it_remembers_and_denies_for_no_longer()
     });
     let limit = small_limit().prop_filter("it lets something pass, however many are denied", |limit| {
         let counts_denied = limit.count_denied() && limit.algorithm() != Algorithm::FixedWindow;
-        limit.number() > 0 && limit.period_ms() >= 20 && !counts_denied
+        // What is used of a balance is used for good.
+        limit.number() > 0 && limit.period_ms() >= 20 && !counts_denied && !limit.is_balance()
     });
     let bounded = runner.run(&(limit, any::<u64>()), |(limit, seed)| {
         let (mut lua, mut rng) = (lua.borrow_mut(), fastrand::Rng::with_seed(seed));
@@ -891,7 +966,7 @@ fn where_the_clock_of_a_process_is_far_off_records_go_to_the_page_of_redis() {
         let (decided, ..) = runtime.block_on(lua.decide(&[vec![check.clone()]], clocks));
         assert!(decided[0].is_ok());
         let (records, ..) = runtime.block_on(lua.page(&check.key.of_page(Period::Minute, named_by)));
-        let one = Totals { admitted: 1, denied: 0, cost: 1 };
+        let one = Totals { admitted: 1, denied: 0, cost: 1, topped_up: 0 };
         assert_eq!(records, BTreeMap::from([(Period::Minute.index(START), one)]), "the process is at {process}");
     }
 }

@@ -23,6 +23,8 @@ pub enum Ask {
     Refund(u64),
     /// Settles the caller's hold of a budget: this many hits were used, from 0 to 2^53.
     Settle(u64),
+    /// Credits hits to a budget. Only operators can do this.
+    Credit(Credit),
     /// Resets the counter to a new one, including its penalty and its slots. Only operators can do this.
     Reset,
     /// Takes back this charge because another limit denies the request. Only hits of this charge are removed.
@@ -40,6 +42,39 @@ pub struct Charge {
     pub at_ms: u64,
     /// The `reset_after_ms` of the charge's verdict.
     pub reset_after_ms: u64,
+}
+
+/// Hits that an operator credits to a budget, once for each ID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Credit {
+    /// At least 1, and below 2^53.
+    pub hits: u64,
+    /// Number of the credit, up to 2^53: a repetition changes nothing, and another credit with the number is refused.
+    pub id: u64,
+    /// What becomes of the hits.
+    pub kind: CreditKind,
+}
+
+/// What becomes of credited hits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CreditKind {
+    /// They are added to what may be used: to a balance for good, to a window of the calendar until it closes.
+    TopUp,
+    /// They are given back: so many hits fewer are used, as far as there are any.
+    Refund,
+}
+
+impl CreditKind {
+    /// Both kinds.
+    pub const ALL: [CreditKind; 2] = [CreditKind::TopUp, CreditKind::Refund];
+
+    /// Returns the name in commands and paths.
+    pub const fn name(self) -> &'static str {
+        match self {
+            CreditKind::TopUp => "top-up",
+            CreditKind::Refund => "refund",
+        }
+    }
 }
 
 impl Charge {
@@ -79,16 +114,16 @@ impl Ask {
             Ask::Take(hits) => Ask::Take(times(hits)),
             Ask::Refund(hits) => Ask::Refund(times(hits)),
             Ask::Settle(hits) => Ask::Settle(hits.saturating_mul(cost.into()).min(MAX_HITS)),
-            Ask::Peek | Ask::Reset | Ask::TakeBack(_) => self,
+            Ask::Peek | Ask::Credit(_) | Ask::Reset | Ask::TakeBack(_) => self,
         }
     }
 
-    /// Returns the hits: negative for a refund or take-back, 0 for a peek, settle or reset.
+    /// Returns the hits: negative for a refund or take-back, 0 for a peek, settle, credit or reset.
     pub fn hits(self) -> i64 {
         match self {
             Ask::Take(hits) => hits as i64,
             Ask::Refund(hits) | Ask::TakeBack(Charge { hits, .. }) => -(hits as i64),
-            Ask::Peek | Ask::Settle(_) | Ask::Reset => 0,
+            Ask::Peek | Ask::Settle(_) | Ask::Credit(_) | Ask::Reset => 0,
         }
     }
 
@@ -96,7 +131,7 @@ impl Ask {
     pub fn taken(self) -> u64 {
         match self {
             Ask::Take(hits) => hits,
-            Ask::Peek | Ask::Refund(_) | Ask::Settle(_) | Ask::Reset | Ask::TakeBack(_) => 0,
+            _ => 0,
         }
     }
 
@@ -110,15 +145,21 @@ impl Ask {
         if let Ask::Settle(hits) = self { Some(hits) } else { None }
     }
 
+    /// Returns the hits to credit, if any.
+    pub fn credit(self) -> Option<Credit> {
+        if let Ask::Credit(credit) = self { Some(credit) } else { None }
+    }
+
     /// Returns whether no limit denies the operation, because it tells what has happened: a refund, a release or a
     /// settle.
     pub fn is_report(self) -> bool {
         matches!(self, Ask::Refund(_) | Ask::Settle(_))
     }
 
-    /// Returns whether the operation may return hits to the counter: a refund, a release, a settle or a take-back.
+    /// Returns whether the operation may return hits to the counter: a refund, a release, a settle, a credit or a
+    /// take-back.
     pub fn returns_hits(self) -> bool {
-        matches!(self, Ask::Refund(_) | Ask::Settle(_) | Ask::TakeBack(_))
+        matches!(self, Ask::Refund(_) | Ask::Settle(_) | Ask::Credit(_) | Ask::TakeBack(_))
     }
 
     /// Returns whether a quota has a vote on the request: it has none on what returns hits.
@@ -130,7 +171,7 @@ impl Ask {
     pub fn charge(self) -> Option<Charge> {
         match self {
             Ask::TakeBack(charge) => Some(charge),
-            Ask::Take(_) | Ask::Peek | Ask::Refund(_) | Ask::Settle(_) | Ask::Reset => None,
+            _ => None,
         }
     }
 }

@@ -32,6 +32,10 @@
 //! later changes, in the order of a queue. Each stream that is known is once in the queue; a change examines at most
 //! [`MAX_TIDIED`] of them, and appends those again of which something is new since.
 //!
+//! A budget without an end ([`NEVER`]) is a balance: what is used stays used. Operators add to it by a top-up, and give
+//! back what was used by a refund; both have an ID, by which a repetition is known ([`Credit`]). Of a window of the
+//! calendar, a part of what is left may be carried over into the next one.
+//!
 //! Numbers are below 2^53, for bytes a month or billionths of a currency unit. Used hits, and those of a stream, are
 //! counted up to 2^53 - 1, and estimates are learned up to 2^45 - 1, as they are kept in parts of a hit.
 //!
@@ -47,9 +51,8 @@ use smallvec::SmallVec;
 use super::calendar::Calendar;
 use super::sliding_window;
 use super::{
-    Attempt, Becomes, Bounds, Caller, Charge, FIGURES, Held, Limit, LimitError, LimitErrors, MAX_HITS, MAX_NUMBER,
-    Options, Packed, Parameters as AnyParameters, REMEMBERED_MS, Traits, Unsettled, Verdict, figures, pack_fields,
-    push_number,
+    Attempt, Becomes, Bounds, Caller, Charge, Credit, CreditKind, FIGURES, Held, Limit, LimitError, LimitErrors,
+    MAX_HITS, MAX_NUMBER, NEVER, Options, REMEMBERED_MS, Traits, Unsettled, Verdict, figures, push_number,
 };
 
 pub(super) const OPTIONS: &[&str] = &[
@@ -61,6 +64,7 @@ pub(super) const OPTIONS: &[&str] = &[
     "min_estimate",
     "max_estimate",
     "unsettled",
+    "carry_percent",
 ];
 
 /// The reason why a window of the calendar has no sub-windows.
@@ -71,10 +75,17 @@ pub(super) const NO_SEGMENTS: &str =
 pub(super) const COUNTS_NO_DENIED: &str =
     "a budget charges what streams have used, which denied streams never do: remove count_denied";
 
+/// The reason why nothing is carried over between sub-windows.
+pub(super) const CARRIES_NO_SEGMENTS: &str =
+    "what is left of a window of the calendar is carried over, and it has no sub-windows: remove one of the two";
+
+/// The reason why a balance has no windows.
+pub(super) const NO_WINDOWS: &str = "a budget with unit: never has no windows: remove one of the two";
+
 /// Default time after which a hold ends.
 pub(super) const SETTLE_WITHIN: Duration = Duration::from_secs(600);
 
-/// How far a clock may step back before a counter of a calendar follows it, as for a fixed window.
+/// How far a clock may step back before a counter of a calendar, or a balance, follows it, as for a fixed window.
 const STANDS_STILL_MS: u64 = 60 * 60 * 1000;
 
 /// Time zones change by whole quarters of an hour, in this century at least.
@@ -82,6 +93,12 @@ const QUARTER_MS: u64 = 15 * 60 * 1000;
 
 /// The twin gets a length in quarters of an hour beside one in milliseconds, which is below this.
 const BESIDE: u64 = 1 << 36;
+
+/// The twin gets several lengths in quarters of an hour in one number. Each is below this, as is the part to carry.
+const LENGTHS: u64 = 1 << 16;
+
+/// For the twin, a balance has so many segments, and a calendar none.
+const NEVER_MOVES: u64 = 63;
 
 /// A hold lasts longer than the rule says by at most this part of the time, and two milliseconds.
 const ENDS: u64 = 16;
@@ -93,7 +110,7 @@ const MAX_HOLDS: u64 = 10_000;
 const MAX_CLOSED: u64 = 10_000;
 
 /// The most entries of streams with the same name: a decision reads them all.
-const MAX_NAMESAKES: usize = 100;
+pub(super) const MAX_NAMESAKES: usize = 100;
 
 /// What is learned is kept in so many parts of a hit.
 const LEARNED: u64 = 256;
@@ -104,6 +121,12 @@ const MAX_LEARNED: u64 = MAX_NUMBER / LEARNED;
 /// A stream that used more than was learned raises it by 9 of so many parts, one that used less lowers it by one.
 const STEPS: u64 = 80;
 
+/// The last so many credits are known by their IDs.
+pub(super) const MAX_CREDITS: u64 = 1_000;
+
+/// How long credits are known at least, and what is left of the last window that had a request.
+const CREDITS_KEPT_MS: u64 = 400 * 24 * 60 * 60 * 1000;
+
 /// The most streams that a change examines to forget them. It adds at most one.
 const MAX_TIDIED: usize = 2;
 
@@ -113,15 +136,23 @@ pub(super) const TRAITS: Traits =
 /// The windows, and how holds end that are not settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Parameters {
-    windows: Windows,
+    pub(super) windows: Windows,
     within_ms: u64,
     unsettled: Unsettled,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Windows {
-    Sliding { segment_ms: u64, segments: u64 },
-    Calendar(Calendar),
+pub(super) enum Windows {
+    Sliding {
+        segment_ms: u64,
+        segments: u64,
+    },
+    Calendar {
+        calendar: Calendar,
+        /// The part of what is left that is carried over, in percent.
+        carry: u64,
+    },
+    Never,
 }
 
 /// The window at a time.
@@ -131,70 +162,78 @@ enum Window {
     Sliding { segment: u64 },
     /// It is one of a calendar, from `start` to `stop` on the counter's own clock.
     Calendar { start: u64, stop: u64 },
+    /// It has no end.
+    Never,
 }
 
 /// What is used and held, and what is known of streams; boxed, because counters of other algorithms are smaller.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct State(Box<Contents>);
+pub struct State(pub(super) Box<Contents>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Contents {
-    account: Account,
+pub(super) struct Contents {
+    pub(super) account: Account,
     /// By their names.
-    streams: BTreeMap<u64, Entries>,
+    pub(super) streams: BTreeMap<u64, Entries>,
     /// One item for each of the streams.
-    queue: VecDeque<Item>,
+    pub(super) queue: VecDeque<Item>,
+    /// By their IDs.
+    pub(super) credits: BTreeMap<u64, Credited>,
 }
 
 /// What a decision needs of all streams together.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Account {
+pub(super) struct Account {
     /// The counter's own time when it last changed, in milliseconds.
-    at: u64,
+    pub(super) at: u64,
     /// How far that time is ahead of the store's clock, in milliseconds.
-    shift: u64,
+    pub(super) shift: u64,
     /// When all entries are forgotten, but for those of holds.
-    known_until: u64,
+    pub(super) known_until: u64,
     /// Number of the first item of the queue, and of the next one to come.
-    first: u64,
-    next: u64,
+    pub(super) first: u64,
+    pub(super) next: u64,
     /// When the first item is due, 0 if there is none: Lua need not read the item for it.
-    due: u64,
+    pub(super) due: u64,
     /// What nine of ten streams use at most, in parts of a hit ([`LEARNED`]); 0 before a stream has asked for it.
-    learned: u64,
+    pub(super) learned: u64,
+    /// Hits beyond the number: topped up, or carried over into this window.
+    pub(super) credit: u64,
+    /// Number of all credits so far.
+    pub(super) credits: u64,
     /// Used hits of the newest segment, the one of `at`, and of each one before it.
-    counts: Counts,
+    pub(super) counts: Counts,
     /// In the order of their times.
-    ends: Vec<End>,
+    pub(super) ends: Vec<End>,
 }
 
-type Counts = SmallVec<[u64; sliding_window::SEGMENTS as usize + 1]>;
+pub(super) type Counts = SmallVec<[u64; sliding_window::SEGMENTS as usize + 1]>;
 
 /// The holds that end at the same time if nothing settles them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct End {
-    at: u64,
-    hits: u64,
+pub(super) struct End {
+    pub(super) at: u64,
+    pub(super) hits: u64,
     /// The hits of those that are charged then.
-    charged: u64,
-    holds: u32,
+    pub(super) charged: u64,
+    pub(super) holds: u32,
 }
 
 /// What is known of the streams with one name, the newest last.
-type Entries = SmallVec<[Entry; 1]>;
+pub(super) type Entries = SmallVec<[Entry; 1]>;
 
 /// A hold, or what became of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry {
+pub(super) struct Entry {
     /// When the hold ends if nothing settles it; otherwise the time of the settle, or of the denial.
-    at: u64,
+    pub(super) at: u64,
     /// Hits that are held, or that were charged for the stream.
-    hits: u64,
-    kind: Kind,
+    pub(super) hits: u64,
+    pub(super) kind: Kind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     /// A hold that is charged when it ends.
     Charged,
     /// A hold that is refunded when it ends.
@@ -208,7 +247,7 @@ enum Kind {
 }
 
 impl Kind {
-    const ALL: [Kind; 5] = [Kind::Charged, Kind::Refunded, Kind::Settled, Kind::Overtaken, Kind::Denied];
+    pub(super) const ALL: [Kind; 5] = [Kind::Charged, Kind::Refunded, Kind::Settled, Kind::Overtaken, Kind::Denied];
 }
 
 impl Entry {
@@ -217,7 +256,7 @@ impl Entry {
     }
 
     /// Returns whether hits are held at this time.
-    fn is_held(&self, time: u64) -> bool {
+    pub(super) fn is_held(&self, time: u64) -> bool {
         self.is_hold() && self.at > time
     }
 
@@ -227,7 +266,7 @@ impl Entry {
     }
 
     /// Returns the hits that were charged.
-    fn paid(&self) -> u64 {
+    pub(super) fn paid(&self) -> u64 {
         if self.kind == Kind::Refunded { 0 } else { self.hits }
     }
 
@@ -238,9 +277,21 @@ impl Entry {
 
 /// A stream, and when what was known of it is forgotten: an hour after it was appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Item {
-    holder: u64,
-    due: u64,
+pub(super) struct Item {
+    pub(super) holder: u64,
+    pub(super) due: u64,
+}
+
+/// What an operator has credited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Credited {
+    /// Counted from 1.
+    pub(super) number: u64,
+    /// Hits that were to be credited.
+    pub(super) asked: u64,
+    /// Hits that were: a refund gives back no more than was used.
+    pub(super) done: u64,
+    pub(super) kind: CreditKind,
 }
 
 /// Boxed for the same reason as the state.
@@ -257,6 +308,8 @@ struct Altered {
     streams: SmallVec<[(u64, Option<Entries>); 2]>,
     /// Behind the last of the queue.
     queued: SmallVec<[Item; 2]>,
+    /// A new credit, and its ID.
+    credited: Option<(u64, Credited)>,
     /// Hits that were charged, less those that were charged before and too many.
     charged: i64,
 }
@@ -269,11 +322,12 @@ struct Budget<'s> {
     time: u64,
     /// The store's time on that clock. It is earlier while the clock pauses.
     clock: u64,
+    number: u64,
     window: Window,
     within: u64,
     unsettled: Unsettled,
-    /// The stream that asks, and what is known of it.
-    holder: u64,
+    /// The stream that asks, unless an operator credits, and what is known of it.
+    holder: Option<u64>,
     own: Entries,
     /// What the stream has begun to hold.
     begun: Held,
@@ -285,18 +339,21 @@ struct Budget<'s> {
 pub(super) fn decide(
     limit: &Limit,
     parameters: &Parameters,
-    Attempt { hits: asked, charge, settles, denied: by_others, caller: Caller { holder, learned, .. } }: Attempt,
+    Attempt { hits: asked, charge, settles, credit, denied: by_others, caller }: Attempt,
     state: Option<&State>,
     now: u64,
 ) -> (Option<(Change, u64)>, Verdict) {
-    let number = limit.number_as_i64();
-    let mut budget = Budget::open(parameters, limit.period_ms, holder, state.map(|state| &*state.0), now);
+    let Caller { holder, learned, .. } = caller;
+    let holder = if credit.is_some() { None } else { Some(holder) };
+    let mut budget = Budget::open(parameters, limit, holder, state.map(|state| &*state.0), now);
     let hits = match learned {
-        Some(bounds) if asked > 0 => budget.estimate(bounds, asked, number),
+        Some(bounds) if asked > 0 => budget.estimate(bounds, asked),
         _ => asked,
     };
     let mut allowed = true;
-    if let Some(actual) = settles {
+    if let Some(credit) = credit {
+        allowed = budget.credit(credit, parameters);
+    } else if let Some(actual) = settles {
         budget.settle(actual);
     } else if let Some(charge) = charge {
         budget.take_back(charge);
@@ -304,7 +361,8 @@ pub(super) fn decide(
         budget.release(hits.unsigned_abs());
     } else if hits > 0 {
         let overtaken = budget.first(|one, _| one.kind == Kind::Overtaken);
-        let has_room = || budget.used() + budget.reserved() + hits <= number && !budget.is_full() && budget.has_place();
+        let has_room =
+            || budget.used() + budget.reserved() + hits <= budget.amount() && !budget.is_full() && budget.has_place();
         allowed = !by_others && (overtaken.is_some() || has_room());
         match overtaken {
             Some(place) if allowed => {
@@ -324,12 +382,13 @@ pub(super) fn decide(
 
     let retry_after_ms = match allowed {
         true => Some(0),
-        false if by_others || hits > number => None,
-        false => Some(budget.freed_at(number - hits) - budget.clock),
+        false if by_others || credit.is_some() => None,
+        false => budget.freed_at(hits, parameters).map(|at| at - budget.clock),
     };
-    let reset_at = budget.reset_at();
-    let left = number - budget.used() - budget.reserved();
+    let reset_at = budget.reset_at(limit.period_ms, parameters);
+    let left = budget.amount() - budget.used() - budget.reserved();
     let clipped = |hits: i64| hits.max(0).unsigned_abs().min(MAX_NUMBER);
+    let tells_own = hits > 0 || credit.is_some();
     let verdict = Verdict {
         allowed,
         remaining: clipped(left),
@@ -337,13 +396,14 @@ pub(super) fn decide(
         reset_after_ms: reset_at - budget.clock,
         retry_after_ms,
         delay_ms: 0,
-        held: allowed.then(|| if hits > 0 { budget.begun } else { budget.held() }),
+        held: allowed.then(|| Held { credit: budget.change.account.credit, ..budget.told(tells_own) }),
     };
     let (clock, changed) = (budget.clock, budget.changed);
+    let kept = parameters.kept_ms(limit.period_ms).map_or(0, |kept| budget.time + kept);
     let change = changed.then(|| budget.close());
     let effect = change.map(|change| {
         let holds = change.account.ends.last().map_or(0, |end| end.at + REMEMBERED_MS);
-        let kept_until = reset_at.max(change.account.known_until).max(holds);
+        let kept_until = reset_at.max(change.account.known_until).max(holds).max(kept);
         (Change(Box::new(change)), kept_until - clock)
     });
     (effect, verdict)
@@ -353,8 +413,8 @@ impl<'s> Budget<'s> {
     /// Opens a counter at this time: moves its window, and ends the holds that were not settled in time.
     fn open(
         parameters: &Parameters,
-        period_ms: u64,
-        holder: u64,
+        limit: &Limit,
+        holder: Option<u64>,
         stored: Option<&'s Contents>,
         now: u64,
     ) -> Budget<'s> {
@@ -368,32 +428,42 @@ impl<'s> Budget<'s> {
             next: 0,
             due: 0,
             learned: 0,
+            credit: 0,
+            credits: 0,
             counts,
             ends: Vec::new(),
         };
-        let change = Altered { is_new: true, account, streams: SmallVec::new(), queued: SmallVec::new(), charged: 0 };
+        let change = Altered {
+            is_new: true,
+            account,
+            streams: SmallVec::new(),
+            queued: SmallVec::new(),
+            credited: None,
+            charged: 0,
+        };
         let new = || Budget {
             stored: None,
             change: change.clone(),
             time: now,
             clock: now,
+            number: limit.number,
             window: windows.at(now, 0),
             within,
             unsettled,
             holder,
             own: Entries::new(),
-            begun: Held { hits: 0, holds: 0, first_ends_ms: 0 },
+            begun: Held::default(),
             changed: false,
             set_back: false,
         };
         let Some(Contents { account, .. }) = stored else { return new() };
         let mut budget = Budget { stored, ..new() };
         budget.change.is_new = false;
-        let Account { at, shift, known_until, first, next, due, learned, .. } = *account;
+        let Account { at, shift, known_until, first, next, due, learned, credit, credits, .. } = *account;
         budget.clock = now + shift;
         let stands_still = match windows {
-            Windows::Sliding { .. } => period_ms,
-            Windows::Calendar(_) => STANDS_STILL_MS,
+            Windows::Sliding { .. } => limit.period_ms,
+            Windows::Calendar { .. } | Windows::Never => STANDS_STILL_MS,
         };
         let shift = if at.saturating_sub(budget.clock) > stands_still {
             (budget.clock, budget.changed, budget.set_back) = (at, true, true);
@@ -412,17 +482,29 @@ impl<'s> Budget<'s> {
         for age in left..counts.len() {
             counts[age] = account.counts[age - left];
         }
-        budget.change.account = Account { at: time, shift, known_until, first, next, due, learned, counts, ends };
+        let credit = match (windows, budget.window) {
+            (Windows::Calendar { carry, .. }, Window::Calendar { start, .. }) if at < start => {
+                let previous = windows.start_before(start, shift);
+                let (used, credit) = if at < previous { (0, 0) } else { (account.counts[0], credit) };
+                let then = account.ends[..over].iter().filter(|end| (previous..start).contains(&end.at));
+                let used = then.map(|end| end.charged).sum::<u64>() + used;
+                carried(limit.number, credit, used, carry)
+            }
+            _ => credit,
+        };
+        let counted =
+            Account { at: time, shift, known_until, first, next, due, learned, credit, credits, counts, ends };
+        budget.change.account = counted;
         for end in &account.ends[..over] {
             budget.correct(end.at, end.charged as i64);
             let known_until = &mut budget.change.account.known_until;
             *known_until = (end.at + REMEMBERED_MS).max(*known_until);
         }
-        let Account { ends, known_until, .. } = &budget.change.account;
-        if budget.used() == 0 && ends.is_empty() && *known_until <= time {
+        let Account { ends, known_until, credit, .. } = &budget.change.account;
+        if budget.used() == 0 && *credit == 0 && ends.is_empty() && *known_until <= time {
             return new();
         }
-        budget.own = budget.known(holder);
+        budget.own = holder.map_or_else(Entries::new, |holder| budget.known(holder));
         budget
     }
 
@@ -456,7 +538,13 @@ impl<'s> Budget<'s> {
         match self.window {
             Window::Sliding { segment } => self.time / segment - at / segment,
             Window::Calendar { start, .. } => u64::from(at < start),
+            Window::Never => 0,
         }
+    }
+
+    /// Returns the hits that may be used now.
+    fn amount(&self) -> i64 {
+        (self.number + self.change.account.credit).min(MAX_NUMBER) as i64
     }
 
     fn used(&self) -> i64 {
@@ -472,11 +560,14 @@ impl<'s> Budget<'s> {
         self.change.account.ends.iter().map(|end| u64::from(end.holds)).sum()
     }
 
-    /// Returns what all streams hold.
-    fn held(&self) -> Held {
+    /// Returns what its own stream has begun to hold, or what was credited, or else what all streams hold.
+    fn told(&self, tells_own: bool) -> Held {
+        if tells_own {
+            return self.begun;
+        }
         let first = self.change.account.ends.first();
         let first_ends_ms = first.map_or(0, |end| told_ms(end.at - self.clock));
-        Held { hits: self.reserved().unsigned_abs(), holds: self.holds() as u32, first_ends_ms }
+        Held { hits: self.reserved().unsigned_abs(), holds: self.holds() as u32, first_ends_ms, credit: 0 }
     }
 
     fn is_full(&self) -> bool {
@@ -543,17 +634,18 @@ impl<'s> Budget<'s> {
         end.hits += hits;
         end.charged += if is_charged { hits } else { 0 };
         end.holds += 1;
-        self.begun = Held { hits, holds: 1, first_ends_ms: told_ms(at - self.clock) };
+        self.begun = Held { hits, holds: 1, first_ends_ms: told_ms(at - self.clock), credit: 0 };
         self.push(if is_charged { Kind::Charged } else { Kind::Refunded }, at, hits);
     }
 
     /// Returns what a stream without an estimate holds.
-    fn estimate(&self, Bounds { least, most }: Bounds, asked: i64, number: i64) -> i64 {
-        match self.change.account.learned.div_ceil(LEARNED) {
-            0 => asked.min(number.max(1)),
-            // No more than the budget, with which no stream could begin.
-            learned => (learned.clamp(least, most.max(least)) as i64).min(number.max(1)),
-        }
+    fn estimate(&self, Bounds { least, most }: Bounds, asked: i64) -> i64 {
+        let hits = match self.change.account.learned.div_ceil(LEARNED) {
+            0 => asked,
+            learned => learned.clamp(least, most.max(least)) as i64,
+        };
+        // No more than the budget, with which no stream could begin.
+        hits.min(self.amount().max(1))
     }
 
     fn begin_to_learn(&mut self, hits: u64) {
@@ -636,6 +728,46 @@ impl<'s> Budget<'s> {
         }
     }
 
+    /// Credits hits, unless a credit with this ID has done so. Returns whether this is done: no other credit has the
+    /// ID, and there is room for the hits.
+    fn credit(&mut self, Credit { hits, id, kind }: Credit, parameters: &Parameters) -> bool {
+        if let Some(known) = self.stored.and_then(|stored| stored.credits.get(&id)).filter(|_| !self.change.is_new) {
+            self.begun = Held { hits: known.done, ..Held::default() };
+            return (known.asked, known.kind) == (hits, kind);
+        }
+        let done = match kind {
+            CreditKind::Refund => self.give_back(hits),
+            CreditKind::TopUp => {
+                let account = &mut self.change.account;
+                if matches!(parameters.windows, Windows::Sliding { .. })
+                    || self.number + account.credit + hits > MAX_NUMBER
+                {
+                    return false;
+                }
+                account.credit += hits;
+                hits
+            }
+        };
+        let account = &mut self.change.account;
+        account.credits += 1;
+        account.known_until = account.known_until.max(self.time + CREDITS_KEPT_MS);
+        self.change.credited = Some((id, Credited { number: account.credits, asked: hits, done, kind }));
+        self.begun = Held { hits: done, holds: 1, ..Held::default() };
+        self.changed = true;
+        true
+    }
+
+    /// Gives back so many used hits, the newest first. Returns how many there were.
+    fn give_back(&mut self, hits: u64) -> u64 {
+        let mut owed = hits;
+        for count in &mut self.change.account.counts {
+            let given = owed.min(*count);
+            (*count, owed) = (*count - given, owed - given);
+        }
+        self.change.charged -= (hits - owed) as i64;
+        hits - owed
+    }
+
     /// Returns the settled entry that was charged least, the oldest of several, so that streams with the same name pay
     /// no less than they used.
     fn cheapest(&self) -> Option<usize> {
@@ -684,12 +816,14 @@ impl<'s> Budget<'s> {
     fn close(mut self) -> Altered {
         self.change.account.at = self.time;
         let own = std::mem::take(&mut self.own);
-        let is_known = self.entries(self.holder).is_some();
-        if !is_known && !own.is_empty() {
-            self.append(self.holder);
-        }
-        if is_known || !own.is_empty() {
-            self.put(self.holder, Some(own));
+        if let Some(holder) = self.holder {
+            let is_known = self.entries(holder).is_some();
+            if !is_known && !own.is_empty() {
+                self.append(holder);
+            }
+            if is_known || !own.is_empty() {
+                self.put(holder, Some(own));
+            }
         }
         for _ in 0..MAX_TIDIED {
             let Account { first, next, due, .. } = self.change.account;
@@ -737,6 +871,7 @@ impl<'s> Budget<'s> {
             Window::Calendar { stop, .. } if at < stop => stop,
             // A day, a month or a year is longer than another one by less than an eighth.
             Window::Calendar { start, stop } => at + (stop - start) + (stop - start) / 8,
+            Window::Never => u64::MAX,
         }
     }
 
@@ -747,53 +882,96 @@ impl<'s> Budget<'s> {
                 (self.time / segment + (self.change.account.counts.len() - age) as u64) * segment
             }
             Window::Calendar { stop, .. } => stop,
+            Window::Never => u64::MAX,
         }
     }
 
-    /// Returns when no more than `most` hits are left of what is used and held. There must be more, or as many holds as
-    /// there can be.
-    fn freed_at(&self, most: i64) -> u64 {
-        let Account { counts, ends, .. } = &self.change.account;
+    /// Returns when there is room for so many hits, if nothing is settled before; `None` if there never is. There must
+    /// be none now.
+    fn freed_at(&self, hits: i64, parameters: &Parameters) -> Option<u64> {
+        let Account { counts, ends, credit, .. } = &self.change.account;
         let full = ends.first().map(|end| end.at).filter(|_| self.is_full());
         let own = self.own.iter().map(|one| one.at).min().filter(|_| !self.has_place());
-        let counts = counts.iter().enumerate().map(|(age, count)| (self.gone_at(age), *count));
+        let used = counts.iter().enumerate().map(|(age, count)| (self.gone_at(age), *count));
         let refunded = ends.iter().map(|end| (end.at, end.hits - end.charged));
         let charged = ends.iter().map(|end| (self.charged_until(end.at), end.charged));
-        let mut free: SmallVec<[(u64, u64); 32]> = counts.chain(refunded).chain(charged).collect();
+        let mut free: SmallVec<[(u64, u64); 32]> = used.chain(refunded).chain(charged).collect();
         free.sort_unstable();
+        let closes = if let Window::Calendar { stop, .. } = self.window { stop } else { u64::MAX };
+        let (before, later) = free.split_at(free.partition_point(|(at, _)| *at < closes));
         // From the last on: sums stay below 2^53 until they are beyond `most`.
-        let mut left = 0;
-        let needed = free.into_iter().rev().find(|(_, hits)| {
-            left += *hits as i64;
-            left > most
-        });
-        needed.map(|(at, _)| at).max(full).max(own).unwrap_or(self.clock)
+        let found = |free: &[(u64, u64)], mut left: i64, most: i64| {
+            let needed = free.iter().rev().find(|(_, hits)| {
+                left += *hits as i64;
+                left > most
+            });
+            needed.map(|(at, _)| *at)
+        };
+        let left = later.iter().map(|(_, hits)| *hits as i64).sum();
+        let at = if left <= self.amount() - hits {
+            found(before, left, self.amount() - hits)
+        } else {
+            let Windows::Calendar { carry, .. } = parameters.windows else { return None };
+            let then = ends.iter().filter(|end| end.at < closes).map(|end| end.charged).sum::<u64>();
+            // A denial leaves no trace, so a new counter is one then, too.
+            let more = if !self.change.is_new { carried(self.number, *credit, counts[0] + then, carry) } else { 0 };
+            let next = self.number + more;
+            let most = next.min(MAX_NUMBER) as i64 - hits;
+            if most < 0 {
+                return None;
+            }
+            found(later, 0, most).max(Some(closes))
+        };
+        Some(at.max(full).max(own).unwrap_or(self.clock))
     }
 
-    /// Returns when nothing is used or held any more.
-    fn reset_at(&self) -> u64 {
-        let Account { counts, ends, .. } = &self.change.account;
+    /// Returns when nothing is used or held any more, and nothing is left of credits. A balance is told to last for its
+    /// period from now on.
+    fn reset_at(&self, period_ms: u64, parameters: &Parameters) -> u64 {
+        let Account { counts, ends, credit, .. } = &self.change.account;
         let used = counts.iter().position(|count| *count > 0).map(|age| self.gone_at(age));
         let free = |end: &End| if end.charged > 0 { self.charged_until(end.at) } else { end.at };
         let free = ends.iter().map(free).max();
-        used.max(free).unwrap_or(0).max(self.clock)
+        // The next window has what is carried over.
+        let is_known = !self.change.is_new || self.changed;
+        let credit = Some(self.gone_at(0)).filter(|_| *credit > 0 || (is_known && carries(parameters)));
+        match used.max(free).max(credit).unwrap_or(0).max(self.clock) {
+            u64::MAX => self.time + period_ms,
+            at => at,
+        }
     }
+}
+
+fn carries(parameters: &Parameters) -> bool {
+    matches!(parameters.windows, Windows::Calendar { carry: 1.., .. })
+}
+
+/// Returns what is carried over from a window into the next one: a part of what is left, which is no more than the
+/// number.
+fn carried(number: u64, credit: u64, used: u64, percent: u64) -> u64 {
+    let left = (number + credit).min(MAX_NUMBER).saturating_sub(used).min(number);
+    left / 100 * percent + left % 100 * percent / 100
 }
 
 impl Becomes<State> for Change {
     fn begin(self) -> State {
         let account = Account { first: 0, next: 0, ..self.0.account.clone() };
-        let mut state = State(Box::new(Contents { account, streams: BTreeMap::new(), queue: VecDeque::new() }));
+        let mut state = State(Box::new(Contents::of(account)));
         self.onto(&mut state);
         state
     }
 
     fn onto(self, State(contents): &mut State) {
-        let Contents { account: before, streams, queue } = &mut **contents;
-        let Altered { is_new, account, streams: altered, queued, charged: _ } = *self.0;
+        let Contents { account: before, streams, queue, credits } = &mut **contents;
+        let Altered { is_new, account, streams: altered, queued, credited, charged: _ } = *self.0;
         if is_new {
             streams.clear();
             queue.clear();
+            credits.clear();
+        }
+        if let Some((id, one)) = credited {
+            credits.retain(|_, other| other.number + MAX_CREDITS > one.number);
+            credits.insert(id, one);
         }
         let gone = account.first - if is_new { 0 } else { before.first };
         queue.extend(queued);
@@ -812,11 +990,27 @@ impl Becomes<State> for Change {
     }
 }
 
+impl Contents {
+    fn of(account: Account) -> Contents {
+        Contents { account, streams: BTreeMap::new(), queue: VecDeque::new(), credits: BTreeMap::new() }
+    }
+}
+
+impl State {
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.0.account.heap_bytes()
+    }
+}
+
 impl Account {
     /// Returns the approximate heap memory of a counter, in bytes.
     fn heap_bytes(&self) -> usize {
         let stream = size_of::<(u64, Entries)>() + size_of::<Item>();
-        size_of::<Contents>() + self.ends.len() * size_of::<End>() + (self.next - self.first) as usize * stream
+        let credits = self.credits.min(MAX_CREDITS) as usize * size_of::<(u64, Credited)>();
+        size_of::<Contents>()
+            + self.ends.len() * size_of::<End>()
+            + (self.next - self.first) as usize * stream
+            + credits
     }
 }
 
@@ -824,12 +1018,18 @@ impl Change {
     /// Returns what a peek sees after the change, without the streams: there may be thousands.
     pub(super) fn account(&self) -> State {
         let Altered { account, .. } = &*self.0;
-        State(Box::new(Contents { account: account.clone(), streams: BTreeMap::new(), queue: VecDeque::new() }))
+        State(Box::new(Contents::of(account.clone())))
     }
 
     /// Returns the hits that were charged, less those that were charged before and too many.
     pub(super) fn charged(&self) -> i64 {
         self.0.charged
+    }
+
+    /// Returns the hits of a top-up.
+    pub(super) fn topped_up(&self) -> u64 {
+        let credited = self.0.credited.filter(|(_, one)| one.kind == CreditKind::TopUp);
+        credited.map_or(0, |(_, one)| one.done)
     }
 
     pub(super) fn heap_bytes(&self) -> usize {
@@ -854,9 +1054,14 @@ pub(super) fn parameters(_: u32, period_ms: u64, options: &Options) -> Result<Pa
         [options.min_estimate, options.estimate, options.max_estimate].into_iter().flatten().collect();
     let segments = options.segments.unwrap_or(sliding_window::SEGMENTS);
     let is_possible = (1..=sliding_window::MAX_SEGMENTS).contains(&segments);
+    let is_never = period_ms == NEVER.as_millis() as u64;
     LimitErrors::any([
         (!is_possible).then_some(LimitError::Segments),
         (options.segments.is_some() && options.time_zone.is_some()).then_some(LimitError::SegmentsOfCalendar),
+        (options.segments.is_some() && is_never).then_some(LimitError::NoWindows("segments")),
+        (options.time_zone.is_some() && is_never).then_some(LimitError::NoWindows("time_zone")),
+        (options.carry_percent.is_some() && options.time_zone.is_none()).then_some(LimitError::CarriesNothing),
+        (!matches!(options.carry_percent, None | Some(1..=100))).then_some(LimitError::CarryPercent),
         (!super::is_period(within)).then_some(LimitError::SettleWithin),
         check("estimate", options.estimate),
         check("min_estimate", options.min_estimate),
@@ -864,10 +1069,18 @@ pub(super) fn parameters(_: u32, period_ms: u64, options: &Options) -> Result<Pa
         (!estimates.is_sorted()).then_some(LimitError::Estimates),
         (options.count_denied == Some(true)).then_some(LimitError::DeniedOfBudget),
     ])?;
-    let segment_ms = period_ms.div_ceil(segments.into());
-    let sliding = Windows::Sliding { segment_ms, segments: period_ms.div_ceil(segment_ms) };
-    let of_calendar = |time_zone| Calendar::new(period_ms, time_zone).map(Windows::Calendar);
-    let windows = options.time_zone.map_or(Some(sliding), of_calendar).ok_or(LimitError::TimeZone)?;
+    let carry = options.carry_percent.unwrap_or(0).into();
+    let windows = match options.time_zone {
+        _ if is_never => Windows::Never,
+        Some(time_zone) => {
+            let calendar = Calendar::new(period_ms, time_zone).ok_or(LimitError::TimeZone)?;
+            Windows::Calendar { calendar, carry }
+        }
+        None => {
+            let segment_ms = period_ms.div_ceil(segments.into());
+            Windows::Sliding { segment_ms, segments: period_ms.div_ceil(segment_ms) }
+        }
+    };
     let unsettled = options.unsettled.unwrap_or_default();
     Ok(Parameters { windows, within_ms: within.as_millis() as u64, unsettled })
 }
@@ -877,18 +1090,27 @@ impl Windows {
     fn at(self, time: u64, shift: u64) -> Window {
         match self {
             Windows::Sliding { segment_ms, .. } => Window::Sliding { segment: segment_ms },
-            Windows::Calendar(calendar) => {
+            Windows::Calendar { calendar, .. } => {
                 let Range { start, end } = calendar.window(time - shift);
                 Window::Calendar { start: start + shift, stop: end + shift }
             }
+            Windows::Never => Window::Never,
+        }
+    }
+
+    /// Returns the start of the window before the one that starts at this time.
+    fn start_before(self, start: u64, shift: u64) -> u64 {
+        match self.at(start.saturating_sub(1).max(shift), shift) {
+            Window::Calendar { start, .. } => start,
+            Window::Sliding { .. } | Window::Never => 0,
         }
     }
 
     /// Returns the number of counts.
-    fn places(self) -> usize {
+    pub(super) fn places(self) -> usize {
         match self {
             Windows::Sliding { segments, .. } => segments as usize + 1,
-            Windows::Calendar(_) => 1,
+            Windows::Calendar { .. } | Windows::Never => 1,
         }
     }
 }
@@ -899,18 +1121,29 @@ impl Parameters {
         match self.windows {
             Windows::Sliding { segment_ms, segments } => (segments + 1) * segment_ms,
             // A month has 30 days and a year 365 here.
-            Windows::Calendar(_) => period_ms + period_ms / 8,
+            Windows::Calendar { .. } => period_ms + period_ms / 8,
+            Windows::Never => u64::MAX,
+        }
+    }
+
+    /// Returns how long a counter is kept at least after it has changed, if what it stands for has no end.
+    fn kept_ms(&self, period_ms: u64) -> Option<u64> {
+        match self.windows {
+            Windows::Never => Some(period_ms),
+            Windows::Calendar { carry: 1.., .. } => Some(CREDITS_KEPT_MS),
+            Windows::Calendar { .. } | Windows::Sliding { .. } => None,
         }
     }
 
     pub(super) fn figures(&self, Caller { holder, learned, .. }: Caller) -> [u64; FIGURES] {
         let refunds = u64::from(self.unsettled == Unsettled::Refund);
-        let segments = match self.windows {
-            Windows::Sliding { segments, .. } => segments,
-            Windows::Calendar(_) => 0,
+        let (segments, carry) = match self.windows {
+            Windows::Sliding { segments, .. } => (segments, 0),
+            Windows::Calendar { carry, .. } => (0, carry),
+            Windows::Never => (NEVER_MOVES, 0),
         };
         let (mode, least, most) = learned.map_or((0, 0, 0), |Bounds { least, most }| (2, least, most));
-        figures(&[holder, mode + 4 * refunds + 8 * segments, least, self.within_ms, most])
+        figures(&[holder, mode + 4 * refunds + 8 * segments + 512 * carry, least, self.within_ms, most])
     }
 
     /// Returns these figures for a settle.
@@ -918,21 +1151,31 @@ impl Parameters {
         [holder, mode - mode % 4 + 1, actual, within_ms, 0]
     }
 
+    /// Returns these figures for a credit.
+    pub(super) fn crediting(
+        [_, mode, _, within_ms, _]: [u64; FIGURES],
+        Credit { hits, id, kind }: Credit,
+    ) -> [u64; FIGURES] {
+        [id, mode - mode % 4 + 3, hits, within_ms, kind as u64]
+    }
+
     /// Returns these figures with the start of the present window, and the length of the one before.
     pub(super) fn of_window(
         [holder, mode, amount, within_ms, most]: [u64; FIGURES],
-        [before, start, ..]: [u64; 4],
+        [_, before, start, ..]: [u64; 5],
     ) -> [u64; FIGURES] {
-        [holder, mode + 512 * start, amount, within_ms + (start - before) / QUARTER_MS * BESIDE, most]
+        let start_of = mode + 512 * 128 * (start / QUARTER_MS);
+        [holder, start_of, amount, within_ms + (start - before) / QUARTER_MS * BESIDE, most]
     }
 
-    /// Returns the length of the present window, and of the one after.
-    pub(super) fn period_of_window([_, start, stop, last]: [u64; 4]) -> u64 {
-        (stop - start) + (last - stop) / QUARTER_MS * BESIDE
+    /// Returns the lengths of the present window, of the one after, and of the last but one.
+    pub(super) fn period_of_window([earliest, before, start, stop, last]: [u64; 5]) -> u64 {
+        let lengths = [stop - start, last - stop, before - earliest].map(|length| length / QUARTER_MS);
+        lengths.into_iter().rev().fold(0, |all, length| all * LENGTHS + length)
     }
 
     pub(super) fn calendar(&self) -> Option<Calendar> {
-        if let Windows::Calendar(calendar) = self.windows { Some(calendar) } else { None }
+        if let Windows::Calendar { calendar, .. } = self.windows { Some(calendar) } else { None }
     }
 
     pub(super) fn capacity(&self, limit: &Limit) -> u64 {
@@ -946,7 +1189,8 @@ impl Parameters {
                 name.push('/');
                 push_number(name, segments);
             }
-            Windows::Calendar(calendar) => calendar.identity(name),
+            Windows::Calendar { calendar, .. } => calendar.identity(name),
+            Windows::Never => name.push_str("never"),
         }
     }
 
@@ -959,132 +1203,4 @@ impl Parameters {
 /// Returns the count after adding `hits`, kept within 0 and [`MAX_NUMBER`].
 fn add(count: u64, hits: i64) -> u64 {
     count.saturating_add_signed(hits).min(MAX_NUMBER)
-}
-
-/// The fields of the hash in Redis: of the account, of an item of the queue, and of a stream.
-const ACCOUNT: &[u8] = b"a";
-const ITEM: u8 = b'q';
-const STREAM: u8 = b's';
-
-fn field(kind: u8, number: u64) -> Vec<u8> {
-    [&[kind][..], &(number as f64).to_le_bytes()].concat()
-}
-
-/// Parses the name of a field behind its first byte. Lua finds fields by their bytes, for which -0.0 is another number
-/// than 0.0.
-fn number(packed: &mut Packed<'_>) -> Option<u64> {
-    let bytes: [u8; 8] = packed.take()?;
-    let number = f64::from_le_bytes(bytes);
-    let is_one = number.fract() == 0.0 && !number.is_sign_negative() && number <= MAX_HITS as f64;
-    is_one.then_some(number as u64)
-}
-
-impl State {
-    pub(super) fn heap_bytes(&self) -> usize {
-        self.0.account.heap_bytes()
-    }
-
-    /// Parses a state from [`pack`](State::pack); `None` if it is damaged.
-    pub(super) fn unpack(limit: &Limit, _: Caller, bytes: &[u8]) -> Option<State> {
-        let AnyParameters::Budget(Parameters { windows, .. }) = limit.parameters else { return None };
-        let mut fields = Packed::fields(bytes)?;
-        let account = Account::unpack(&fields.remove(ACCOUNT)?, windows.places())?;
-        let mut streams = BTreeMap::new();
-        let mut items = BTreeMap::new();
-        for (name, value) in fields {
-            let (kind, name) = name.split_first()?;
-            let (mut name, mut packed) = (Packed(name), Packed(&value));
-            let number = number(&mut name).filter(|_| name.is_empty())?;
-            match *kind {
-                ITEM => {
-                    let item = Item { holder: self::number(&mut packed)?, due: packed.whole()? };
-                    items.insert(number, item).is_none().then_some(())?;
-                }
-                STREAM => {
-                    let mut entries = Entries::new();
-                    while !packed.is_empty() {
-                        let (at, hits, kind) = (packed.whole()?, packed.whole()?, packed.count()?);
-                        entries.push(Entry { at, hits, kind: *Kind::ALL.get(kind as usize)? });
-                    }
-                    (entries.len() <= MAX_NAMESAKES).then(|| streams.insert(number, entries))?;
-                }
-                _ => return None,
-            }
-            if !packed.is_empty() {
-                return None;
-            }
-        }
-        let queued: BTreeMap<u64, u64> = items.iter().map(|(number, item)| (item.holder, *number)).collect();
-        let is_queued = items.keys().copied().eq(account.first..account.next)
-            && items.values().next().map_or(0, |item| item.due) == account.due
-            && queued.len() == items.len()
-            && streams.keys().eq(queued.keys());
-        let mut held: BTreeMap<u64, End> = BTreeMap::new();
-        for one in streams.values().flatten() {
-            if one.is_held(account.at) {
-                let end = held.entry(one.at).or_insert(End { at: one.at, hits: 0, charged: 0, holds: 0 });
-                end.hits = end.hits.checked_add(one.hits)?;
-                end.charged += one.paid();
-                end.holds += 1;
-            } else if one.at > account.at {
-                return None;
-            }
-        }
-        let is_sound = is_queued && held.values().eq(&account.ends);
-        let queue = items.into_values().collect();
-        is_sound.then(|| State(Box::new(Contents { account, streams, queue })))
-    }
-
-    pub(super) fn pack(&self) -> Vec<u8> {
-        let Contents { account, streams, queue } = &*self.0;
-        let mut fields = BTreeMap::from([(ACCOUNT.to_vec(), account.pack())]);
-        for (number, Item { holder, due }) in (account.first..).zip(queue) {
-            let item = [(*holder as f64).to_le_bytes(), (*due as f64).to_le_bytes()].concat();
-            fields.insert(field(ITEM, number), item);
-        }
-        for (holder, entries) in streams {
-            let pack = |Entry { at, hits, kind }: &Entry| {
-                let wholes = [*at, *hits].map(|whole| (whole as f64).to_le_bytes());
-                [wholes.as_flattened(), &(*kind as u32).to_le_bytes()].concat()
-            };
-            fields.insert(field(STREAM, *holder), entries.iter().flat_map(pack).collect());
-        }
-        pack_fields(&fields)
-    }
-}
-
-impl Account {
-    fn unpack(bytes: &[u8], places: usize) -> Option<Account> {
-        let mut packed = Packed(bytes);
-        let (at, shift, known_until) = (packed.whole()?, packed.whole()?, packed.whole()?);
-        let (first, next, due, learned) = (packed.whole()?, packed.whole()?, packed.whole()?, packed.whole()?);
-        let number = packed.count()?;
-        let counts = (0..places).map(|_| packed.whole()).collect::<Option<Counts>>()?;
-        let mut ends = Vec::new();
-        for _ in 0..number {
-            let (at, hits, charged) = (packed.whole()?, packed.whole()?, packed.whole()?);
-            ends.push(End { at, hits, charged, holds: packed.count()? });
-        }
-        let is_end = |end: &End| end.at > at && end.charged <= end.hits && (1..=end.hits).contains(&end.holds.into());
-        let is_sound = packed.is_empty()
-            && first <= next
-            && (first < next || due == 0)
-            && ends.is_sorted_by(|one, other| one.at < other.at)
-            && ends.iter().map(|end| u128::from(end.hits)).sum::<u128>() < u128::from(MAX_HITS)
-            && ends.iter().all(is_end);
-        is_sound.then_some(Account { at, shift, known_until, first, next, due, learned, counts, ends })
-    }
-
-    fn pack(&self) -> Vec<u8> {
-        let Account { at, shift, known_until, first, next, due, learned, counts, ends } = self;
-        let wholes = [at, shift, known_until, first, next, due, learned];
-        let mut bytes: Vec<u8> = wholes.into_iter().flat_map(|whole| (*whole as f64).to_le_bytes()).collect();
-        bytes.extend((ends.len() as u32).to_le_bytes());
-        bytes.extend(counts.iter().flat_map(|count| (*count as f64).to_le_bytes()));
-        for End { at, hits, charged, holds } in ends {
-            bytes.extend([at, hits, charged].into_iter().flat_map(|whole| (*whole as f64).to_le_bytes()));
-            bytes.extend(holds.to_le_bytes());
-        }
-        bytes
-    }
 }

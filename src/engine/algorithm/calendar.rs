@@ -252,6 +252,12 @@ impl Calendar {
         }
     }
 
+    /// Returns the starts of five windows: the last but one, and those of [`starts`](Calendar::starts).
+    pub(super) fn starts_from_earlier(self, now: u64) -> [u64; 5] {
+        let [before, start, stop, last] = self.starts(now);
+        [self.window(before.saturating_sub(1)).start, before, start, stop, last]
+    }
+
     /// Returns the starts of four windows: the previous one, the one that contains `now`, and the next two.
     pub(super) fn starts(self, now: u64) -> [u64; 4] {
         let window = self.window(now);

@@ -15,6 +15,9 @@ use super::{Algorithm, Ask, Caller, FIGURES, MAX_HITS, MAX_NUMBER, NoLease, Occu
 /// The longest period a limit may have: 366 days.
 pub const MAX_PERIOD: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
+/// The period of a budget without an end, which is a balance: ten years. So long it is kept after its last change.
+pub const NEVER: Duration = Duration::from_secs(3_660 * 24 * 60 * 60);
+
 /// The longest that a request may be delayed; no caller waits longer for an answer.
 pub const MAX_DELAY: Duration = Duration::from_secs(60);
 
@@ -76,6 +79,17 @@ pub enum LimitError {
     /// A budget with sub-windows and a calendar.
     #[error("{}", budget::NO_SEGMENTS)]
     SegmentsOfCalendar,
+    /// A balance with windows.
+    #[error("{}", budget::NO_WINDOWS)]
+    NoWindows(&'static str),
+    /// A part to carry over that is none.
+    #[error("carry_percent must be from 1 to 100: without it, nothing is carried over")]
+    CarryPercent,
+    /// A part to carry over, without windows of the calendar.
+    #[error(
+        "carry_percent needs a time_zone: what is left of a window of the calendar is carried over into the next one"
+    )]
+    CarriesNothing,
     /// `time_zone` with a period that is not a calendar unit.
     #[error("time_zone needs unit day, week, month or year: shorter windows do not depend on the calendar")]
     TimeZone,
@@ -128,6 +142,8 @@ impl LimitError {
             LimitError::MaxDelay | LimitError::EndlessQueue => "max_delay",
             LimitError::Segments | LimitError::SegmentsOfCalendar => "segments",
             LimitError::TimeZone => "time_zone",
+            LimitError::NoWindows(key) => key,
+            LimitError::CarryPercent | LimitError::CarriesNothing => "carry_percent",
             LimitError::Starts => "starts",
             LimitError::Hold => "hold",
             LimitError::Number | LimitError::LogNumber | LimitError::Slots => "requests_per_unit",
@@ -177,7 +193,8 @@ impl Limit {
                 Algorithm::SlidingLog | Algorithm::Concurrency => None,
                 _ => Some(LimitError::Number),
             });
-        let wrong_period = (!is_period(period)).then_some(match algorithm {
+        let is_balance = algorithm == Algorithm::Budget && period == NEVER;
+        let wrong_period = (!is_period(period) && !is_balance).then_some(match algorithm {
             algorithm if algorithm.counts_in_progress() => LimitError::Hold,
             _ => LimitError::Period,
         });
@@ -315,9 +332,20 @@ impl Limit {
         Duration::from_millis(self.period_ms)
     }
 
-    /// Returns the period that the number applies to; `None` for concurrency, where it applies at every moment.
+    /// Returns the period that the number applies to; `None` for concurrency, where it applies at every moment, and for
+    /// a balance, which has no end.
     pub fn window(&self) -> Option<Duration> {
-        (!self.algorithm().counts_in_progress()).then(|| self.period())
+        (!self.algorithm().counts_in_progress() && !self.is_balance()).then(|| self.period())
+    }
+
+    /// Returns whether this is a budget without an end.
+    pub fn is_balance(&self) -> bool {
+        self.algorithm() == Algorithm::Budget && self.period() == NEVER
+    }
+
+    /// Returns whether operators can add to what may be used: to balances, and windows of a budget's calendar.
+    pub fn is_topped_up(&self) -> bool {
+        self.is_balance() || (self.algorithm() == Algorithm::Budget && self.calendar().is_some())
     }
 
     /// Returns whether so long a wait is a time to tell. When a stream ends, which nobody knows, its slot is free at
@@ -399,10 +427,13 @@ impl Limit {
         let figures = self.parameters.figures(caller);
         let figures = match (ask, self.algorithm()) {
             (Ask::Settle(actual), Algorithm::Budget) => budget::Parameters::settling(figures, actual),
+            (Ask::Credit(credit), Algorithm::Budget) => budget::Parameters::crediting(figures, credit),
             _ => figures,
         };
         match (&self.parameters, self.calendar()) {
-            (Parameters::Budget(_), Some(calendar)) => budget::Parameters::of_window(figures, calendar.starts(clock())),
+            (Parameters::Budget(_), Some(calendar)) => {
+                budget::Parameters::of_window(figures, calendar.starts_from_earlier(clock()))
+            }
             (_, Some(calendar)) => fixed_window::Parameters::calendar_figures(calendar, clock()),
             (_, None) => figures,
         }
@@ -412,7 +443,9 @@ impl Limit {
     /// of windows. `clock` must return the same time as for the figures.
     pub fn period_figure(&self, clock: impl FnOnce() -> u64) -> u64 {
         match (&self.parameters, self.calendar()) {
-            (Parameters::Budget(_), Some(calendar)) => budget::Parameters::period_of_window(calendar.starts(clock())),
+            (Parameters::Budget(_), Some(calendar)) => {
+                budget::Parameters::period_of_window(calendar.starts_from_earlier(clock()))
+            }
             _ => self.period_ms,
         }
     }

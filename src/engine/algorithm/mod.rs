@@ -10,6 +10,7 @@
 mod ask;
 mod bucket;
 pub mod budget;
+mod budget_stored;
 mod calendar;
 pub mod concurrency;
 pub mod fixed_window;
@@ -25,10 +26,10 @@ pub mod token_bucket;
 
 use std::fmt;
 
-pub use ask::{Ask, Bounds, Caller, Charge, MAX_HITS, MAX_NUMBER, NamedWindow};
+pub use ask::{Ask, Bounds, Caller, Charge, Credit, CreditKind, MAX_HITS, MAX_NUMBER, NamedWindow};
 pub use calendar::TimeZone;
 pub use leased::{Granted, LeaseAsk, Occupies, Returned};
-pub use limit::{Limit, LimitError, LimitErrors, MAX_DELAY, MAX_PERIOD};
+pub use limit::{Limit, LimitError, LimitErrors, MAX_DELAY, MAX_PERIOD, NEVER};
 use limit::{MAX_REFILL_MS, is_period};
 pub use limit::{clipped, scaled};
 pub use options::{Declared, Initial, Kind, Options, Starts, Unsettled, Weighting, Written};
@@ -51,6 +52,8 @@ struct Attempt {
     charge: Option<Charge>,
     /// The hits that a stream has used, if this settles its hold. Such an attempt has no hits.
     settles: Option<u64>,
+    /// The hits that an operator credits. Such an attempt has no hits.
+    credit: Option<Credit>,
     /// Another limit denies the request, so this one takes nothing, whatever its own verdict.
     denied: bool,
     caller: Caller,
@@ -58,7 +61,7 @@ struct Attempt {
 
 impl Attempt {
     fn new(ask: Ask, denied: bool, caller: Caller) -> Attempt {
-        Attempt { hits: ask.hits(), charge: ask.charge(), settles: ask.settled(), denied, caller }
+        Attempt { hits: ask.hits(), charge: ask.charge(), settles: ask.settled(), credit: ask.credit(), denied, caller }
     }
 }
 
@@ -232,6 +235,14 @@ macro_rules! algorithms {
                 }
             }
 
+            /// Returns the hits that the change tops up.
+            pub fn topped_up(&self) -> u64 {
+                match self {
+                    Change::Budget(change) => change.topped_up(),
+                    _ => 0,
+                }
+            }
+
             /// Returns the heap memory that the counter uses after the change, in bytes.
             pub fn heap_bytes(&self) -> usize {
                 match self {
@@ -379,8 +390,8 @@ pub struct Verdict {
     pub held: Option<Held>,
 }
 
-/// What streams in progress hold of a budget.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What streams in progress hold of a budget; or the hits of a credit, with one hold if they were credited now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
     /// Hits, all together.
     pub hits: u64,
@@ -388,6 +399,8 @@ pub struct Held {
     pub holds: u32,
     /// Time until the first of the holds ends, if nothing settles it before; 0 if there is none.
     pub first_ends_ms: u64,
+    /// Hits beyond the limit's number: topped up, or carried over into the present window.
+    pub credit: u64,
 }
 
 impl Verdict {
@@ -449,6 +462,11 @@ impl Effect {
     /// Returns what a budget charges by this effect.
     pub fn charged(&self) -> i64 {
         if let Effect::Changed { change, .. } = self { change.charged() } else { 0 }
+    }
+
+    /// Returns the hits that a budget is topped up by this effect.
+    pub fn topped_up(&self) -> u64 {
+        if let Effect::Changed { change, .. } = self { change.topped_up() } else { 0 }
     }
 
     /// Returns the effect of a decision that was made for an earlier time, so long ago.

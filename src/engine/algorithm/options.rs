@@ -185,6 +185,17 @@ options! {
                 stream should last. Default: 10m.",
         example: "30m", conflicts: &[], is_explained: true
     }
+    /// Budget: the part of what is left of a window of the calendar that the next one has more, in percent.
+    carry_percent: u32 {
+        about: "For budgets with a time_zone: so many percent of what is left of a window, from 1 to 100, are carried \
+                over into the next one. Default: nothing is.",
+        example: "20",
+        conflicts: &[
+            ("segments", budget::CARRIES_NO_SEGMENTS),
+            ("period", "carry_percent needs a time_zone, and so unit day, week, month or year"),
+        ],
+        is_explained: false
+    }
     /// Budget: what a stream holds that brings no estimate of its own.
     estimate: u64 {
         about: "For budgets: hits that a stream holds if it brings no estimate, that is, holds 0. Without it, the \

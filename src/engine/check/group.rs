@@ -129,15 +129,19 @@ pub fn added<C: Borrow<Check>>(
         let index = period.index(now);
         let signed = |hits: u64| i64::try_from(hits).unwrap_or(i64::MAX);
         if check.limit.algorithm() == Algorithm::Budget {
-            let charged = effects.iter().filter(|(index, _)| *index == own).map(|(_, effect)| effect.charged()).sum();
+            let effects = || effects.iter().filter(|(index, _)| *index == own).map(|(_, effect)| effect);
+            let cost = effects().map(Effect::charged).sum();
+            let topped_up = effects().map(Effect::topped_up).sum();
             let added = of_budget(period, (recorded.occasion, check.ask), denied, now);
-            let added = Added { cost: charged, ..added };
-            return (added.admitted != 0 || added.denied != 0 || added.cost != 0).then_some((place, added));
+            let added = Added { cost, topped_up, ..added };
+            let is_any = added.admitted != 0 || added.denied != 0 || cost != 0 || topped_up != 0;
+            return is_any.then_some((place, added));
         }
         let (hits, is_denied) = match (recorded.occasion, check.ask) {
             (Occasion::Undone { at_ms, cost }, _) => {
                 let index = period.index(at_ms);
-                let added = Added { index, admitted: -1, denied: 1, cost: -signed(cost), corrects: false };
+                let cost = -signed(cost);
+                let added = Added { index, admitted: -1, denied: 1, cost, ..Added::default() };
                 return Some((place, added));
             }
             (Occasion::Leased { waiting, decided }, ask) => {
@@ -146,7 +150,7 @@ pub fn added<C: Borrow<Check>>(
                 let (requests, taken) = if denied { (0, 0) } else { (waiting, ask.taken()) };
                 let admitted = signed(requests.saturating_add(decided));
                 let cost = signed(taken.saturating_add(used));
-                let added = Added { index, admitted, denied: 0, cost, corrects: false };
+                let added = Added { index, admitted, cost, ..Added::default() };
                 return (added.admitted > 0 || added.cost > 0).then_some((place, added));
             }
             (Occasion::Denied { hits }, _) => (signed(hits), true),
@@ -159,7 +163,7 @@ pub fn added<C: Borrow<Check>>(
             admitted: i64::from(!is_denied && hits > 0),
             denied: i64::from(is_denied),
             cost: hits,
-            corrects: false,
+            ..Added::default()
         };
         let added = Added { cost: if is_denied && !check.costs_denied() { 0 } else { hits }, ..added };
         (is_denied || hits != 0).then_some((place, added))
@@ -180,7 +184,7 @@ fn of_budget(period: Period, (occasion, ask): (Occasion, Ask), denied: bool, now
             (period.index(now), i64::from(begins && !denied), i64::from(begins && denied))
         }
     };
-    Added { index, admitted, denied: over, cost: 0, corrects: true }
+    Added { index, admitted, denied: over, corrects: true, ..Added::default() }
 }
 
 /// Returns the check that takes back a charge, and its usage record, from a group that allowed its part of a request,

@@ -6,7 +6,7 @@ use super::{
     At, Explained, ExplainedBudget, ExplainedLimit, ExplainedShare, Explanation, Found, From, Matched, MissedBy,
     MissingEntry, Part, RoleName, State, Verdict,
 };
-use crate::descriptor::wait;
+use crate::descriptor::{resets, wait};
 use crate::printable::printable;
 use crate::rules::MatchedBy;
 use crate::rules::expect::OnMissing;
@@ -157,9 +157,7 @@ impl fmt::Display for State {
         if let Some(next_after_ms) = next_after_ms {
             write!(f, ", one more passes in {}", wait(*next_after_ms))?;
         }
-        if *reset_after_ms > 0 {
-            write!(f, ", resets in {}", wait(*reset_after_ms))?;
-        }
+        f.write_str(&resets(*reset_after_ms).unwrap_or_default())?;
         if decided_by != "store" {
             write!(f, " ({decided_by}: the store is unavailable)")?;
         }
@@ -169,8 +167,11 @@ impl fmt::Display for State {
 
 impl fmt::Display for ExplainedBudget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ExplainedBudget { used, held, holds, first_ends_after_ms } = self;
+        let ExplainedBudget { used, held, holds, first_ends_after_ms, credit } = self;
         write!(f, "{used} used")?;
+        if *credit > 0 {
+            write!(f, ", {credit} beyond the number")?;
+        }
         let Some(first_ends_after_ms) = first_ends_after_ms else { return Ok(()) };
         let streams = if *holds == 1 { "stream" } else { "streams" };
         write!(f, ", {held} held by {holds} {streams}, the first for at most {}", wait(*first_ends_after_ms))

@@ -52,6 +52,8 @@ pub enum UsageError {
 const MAX_DENIED: i64 = (1 << 48) - 1;
 /// The largest absolute value of the other numbers, which have a sign.
 const MAX_SIGNED: i64 = (1 << 47) - 1;
+/// The most hits of top-ups in a record, which has a double for them: the largest whole number below 2^53.
+const MAX_TOPPED_UP: u64 = (1 << 53) - 1;
 
 /// The usage of a counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,6 +66,13 @@ pub struct Totals {
     /// Hits of requests that passed, times the limit's `cost`, less refunds. If the rule sets `count_denied: true`,
     /// hits of denied requests are included. Negative if hits of an earlier period of the page were refunded.
     pub cost: i64,
+    /// Hits by which a budget was topped up.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub topped_up: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// The amounts that a decision adds to a record.
@@ -77,6 +86,8 @@ pub struct Added {
     pub denied: i64,
     /// Added to [`Totals::cost`].
     pub cost: i64,
+    /// Added to [`Totals::topped_up`].
+    pub topped_up: u64,
     /// A negative cost corrects an earlier charge, which may be on another page, and is no refund.
     pub corrects: bool,
 }
@@ -194,6 +205,7 @@ impl Totals {
             admitted: self.admitted.saturating_add(other.admitted),
             denied: self.denied.saturating_add(other.denied),
             cost: self.cost.saturating_add(other.cost),
+            topped_up: self.topped_up.saturating_add(other.topped_up),
         }
     }
 
@@ -206,33 +218,40 @@ impl Totals {
             admitted: signed(self.admitted, added.admitted),
             denied: denied.clamp(0, MAX_DENIED).unsigned_abs(),
             cost: signed(self.cost, added.cost),
+            topped_up: self.topped_up.saturating_add(added.topped_up).min(MAX_TOPPED_UP),
         }
     }
 
-    /// Returns the 18 bytes that Redis stores.
-    pub fn pack(self) -> [u8; RECORD] {
-        let mut bytes = [0; RECORD];
+    /// Returns the bytes that Redis stores: 18, and eight more if a budget was topped up.
+    pub fn pack(self) -> Vec<u8> {
         let numbers = [self.admitted.to_le_bytes(), self.denied.to_le_bytes(), self.cost.to_le_bytes()];
-        for (part, number) in bytes.chunks_exact_mut(NUMBER).zip(&numbers) {
-            part.copy_from_slice(&number[..NUMBER]);
+        let mut bytes: Vec<u8> = numbers.iter().flat_map(|number| &number[..NUMBER]).copied().collect();
+        if self.topped_up > 0 {
+            bytes.extend((self.topped_up as f64).to_le_bytes());
         }
         bytes
     }
 
     /// Parses the bytes of a record; `None` if they are not a record.
     pub fn unpack(bytes: &[u8]) -> Option<Totals> {
-        let bytes: &[u8; RECORD] = bytes.try_into().ok()?;
+        let (bytes, more) = bytes.split_first_chunk::<RECORD>()?;
         let number = |place: usize| {
             let part = &bytes[place * NUMBER..(place + 1) * NUMBER];
             part.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
         };
         // The sign is the highest of 48 bits.
         let signed = |place| (number(place) << 16).cast_signed() >> 16;
-        Some(Totals { admitted: signed(0), denied: number(1), cost: signed(2) })
+        let topped_up = match more {
+            [] => 0.0,
+            more => f64::from_le_bytes(more.try_into().ok()?),
+        };
+        let is_number = topped_up.fract() == 0.0 && (0.0..=MAX_TOPPED_UP as f64).contains(&topped_up);
+        let totals = Totals { admitted: signed(0), denied: number(1), cost: signed(2), topped_up: topped_up as u64 };
+        is_number.then_some(totals)
     }
 }
 
-/// Bytes of a number in a record, and of a record.
+/// Bytes of a number in a record, and of a record that is not topped up.
 const NUMBER: usize = 6;
 const RECORD: usize = 3 * NUMBER;
 
@@ -246,19 +265,19 @@ mod tests {
         #[test]
         fn a_record_is_read_as_it_was_written(
             admitted in -MAX_SIGNED..=MAX_SIGNED, denied in 0..=MAX_DENIED.unsigned_abs(),
-            cost in -MAX_SIGNED..=MAX_SIGNED,
+            cost in -MAX_SIGNED..=MAX_SIGNED, topped_up in prop_oneof![Just(0), 0..=MAX_TOPPED_UP],
         ) {
-            let totals = Totals { admitted, denied, cost };
+            let totals = Totals { admitted, denied, cost, topped_up };
             prop_assert_eq!(Totals::unpack(&totals.pack()), Some(totals));
         }
 
         #[test]
         fn a_record_has_room_for_what_it_becomes(
-            steps in prop::collection::vec([any::<i64>(), any::<i64>(), any::<i64>()], 1..8)
+            steps in prop::collection::vec((any::<i64>(), any::<i64>(), any::<i64>(), any::<u64>()), 1..8)
         ) {
             let mut totals = Totals::default();
-            for [admitted, denied, cost] in steps {
-                totals = totals.with(Added { index: 0, admitted, denied, cost, corrects: false });
+            for (admitted, denied, cost, topped_up) in steps {
+                totals = totals.with(Added { index: 0, admitted, denied, cost, topped_up, corrects: false });
                 prop_assert_eq!(Totals::unpack(&totals.pack()), Some(totals));
             }
         }
@@ -266,7 +285,7 @@ mod tests {
 
     #[test]
     fn bytes_of_another_length_are_no_record() {
-        for bytes in [&b""[..], b"12", &[0; 17], &[0; 19]] {
+        for bytes in [&b""[..], b"12", &[0; 17], &[0; 19], &[0; 25], &[1; 26], &[0; 27]] {
             assert_eq!(Totals::unpack(bytes), None);
         }
     }

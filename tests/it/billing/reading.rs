@@ -323,13 +323,13 @@ FROM                  FOR   DOMAIN  DESCRIPTOR    LIMIT      ADMITTED  DENIED  C
     assert_eq!(printed(usage(&service, &["--to", "2025-01-02"])), table);
 
     let csv = printed(usage(&service, &["--csv", "--by", "month", "--from", "2025-01-01", "--to", "2025-03-01"]));
-    let expected = r#""from","for","domain","descriptor","limit","rule","admitted","denied","cost","open"
-"2025-01-01T00:00:00Z","month","'=shop","(path=/pay)","fw1:60000","",64,0,-64,"no"
-"2025-01-01T00:00:00Z","month","shop","(user==1+1)","sw1:60000/10","per-user",16,1,16,"no"
-"2025-01-01T00:00:00Z","month","shop","(user=a\)\(x=1)","sw1:60000/10","per-user",32,1,32,"no"
-"2025-01-01T00:00:00Z","month","shop","(user=ann)","sw1:60000/10","per-user",6,2,6,"no"
-"2025-01-01T00:00:00Z","month","shop","(user=bob)","sw1:60000/10","per-user",1,1,1,"no"
-"2025-02-01T00:00:00Z","month","shop","(user=ann)","sw1:60000/10","per-user",8,1,8,"no"
+    let expected = r#""from","for","domain","descriptor","limit","rule","admitted","denied","cost","topped_up","open"
+"2025-01-01T00:00:00Z","month","'=shop","(path=/pay)","fw1:60000","",64,0,-64,0,"no"
+"2025-01-01T00:00:00Z","month","shop","(user==1+1)","sw1:60000/10","per-user",16,1,16,0,"no"
+"2025-01-01T00:00:00Z","month","shop","(user=a\)\(x=1)","sw1:60000/10","per-user",32,1,32,0,"no"
+"2025-01-01T00:00:00Z","month","shop","(user=ann)","sw1:60000/10","per-user",6,2,6,0,"no"
+"2025-01-01T00:00:00Z","month","shop","(user=bob)","sw1:60000/10","per-user",1,1,1,0,"no"
+"2025-02-01T00:00:00Z","month","shop","(user=ann)","sw1:60000/10","per-user",8,1,8,0,"no"
 "#;
     assert_eq!(csv, expected);
     let words = ["--json", "--by", "total", "--key", "user=ann", "--rule", "per-user", "--domain", "shop"];
@@ -897,7 +897,7 @@ fn ledger() -> (Vec<String>, [PublicKey; 1]) {
         let owner = Owner { domain: domain.to_owned(), parts: Vec::new() };
         let name = format!("{{{domain}}}|fw1:60000");
         let counter = Arc::new(Counter { name, owner, limit: "fw1:60000".to_owned(), rule: None });
-        let totals = Totals { admitted: day.cast_signed(), denied: 1, cost: -1 };
+        let totals = Totals { admitted: day.cast_signed(), denied: 1, cost: -1, topped_up: 0 };
         Row { start: Time(day * DAY + HOUR), span: "hour", counter, totals, is_open: false, expires: None }
     };
     let rows: Vec<Row> = (10..20).flat_map(|day| [row("shop", day), row("mall", day + 1)]).collect();
@@ -981,7 +981,7 @@ fn a_reply_of_redis_has_the_types_that_are_read() {
     });
     let bytes = record(1 << 40, 2, -3);
     assert_eq!(packed, Reply::BulkString(bytes.clone()));
-    assert_eq!(Totals::unpack(&bytes), Some(Totals { admitted: 1 << 40, denied: 2, cost: -3 }));
+    assert_eq!(Totals::unpack(&bytes), Some(Totals { admitted: 1 << 40, denied: 2, cost: -3, topped_up: 0 }));
 }
 
 #[test]

@@ -67,7 +67,7 @@ pub(super) async fn recorded(redis: &Redis, prefix: &str) -> Totals {
 }
 
 pub(super) fn totals(admitted: i64, denied: u64, cost: i64) -> Totals {
-    Totals { admitted, denied, cost }
+    Totals { admitted, denied, cost, topped_up: 0 }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tollgate::engine::algorithm::{
-    Algorithm, Ask, Caller, Declared, Kind, Limit, MAX_DELAY, MAX_NUMBER, MAX_PERIOD, NamedWindow, Options, Penalty,
-    TimeZone, Written,
+    Algorithm, Ask, Caller, Declared, Kind, Limit, MAX_DELAY, MAX_NUMBER, MAX_PERIOD, NEVER, NamedWindow, Options,
+    Penalty, TimeZone, Written,
 };
 
 /// Numbers at which arithmetic likes to break, and any others.
@@ -45,6 +45,9 @@ fn period_ms() -> impl Strategy<Value = u64> {
     let calendar = prop::sample::select(&CALENDAR_MS[..]);
     prop_oneof![3 => 1..30_u64, 2 => 31..5_000_u64, 2 => named, 2 => calendar, 1 => 1..=longest]
 }
+
+/// The period of a balance.
+const NEVER_MS: u64 = NEVER.as_millis() as u64;
 
 /// Options of every algorithm; those that an algorithm does not have are left out.
 fn options() -> impl Strategy<Value = Options> {
@@ -102,6 +105,8 @@ pub fn any_time_zone() -> impl Strategy<Value = TimeZone> {
 }
 
 fn make(algorithm: Algorithm, number: u64, period_ms: u64, options: Options) -> Option<Limit> {
+    let is_never = period_ms == NEVER_MS;
+    let period_ms = if is_never && algorithm != Algorithm::Budget { 1_000 } else { period_ms };
     let number = match algorithm {
         Algorithm::SlidingLog => number % 100_001,
         Algorithm::Concurrency => number % 10_001,
@@ -119,13 +124,16 @@ fn make(algorithm: Algorithm, number: u64, period_ms: u64, options: Options) -> 
     };
     let options = options.of(algorithm);
     let is_calendar = algorithm == Algorithm::Budget && options.time_zone.is_some();
-    let options = Options { segments: options.segments.filter(|_| !is_calendar), ..options };
+    let carry = options.carry_percent.filter(|_| is_calendar).map(|percent| percent % 100 + 1);
+    let segments = options.segments.filter(|_| !is_calendar && (!is_never || algorithm != Algorithm::Budget));
+    let options = Options { segments, carry_percent: carry, ..options };
     Limit::new(algorithm, number, Duration::from_millis(period_ms), options).ok()
 }
 
 /// Any limit of any algorithm.
 pub fn any_limit() -> impl Strategy<Value = Limit> {
-    (prop::sample::select(Algorithm::ALL), wide_number(), period_ms(), options())
+    let period_ms = prop_oneof![9 => period_ms(), 1 => Just(NEVER_MS)];
+    (prop::sample::select(Algorithm::ALL), wide_number(), period_ms, options())
         .prop_filter_map("no such limit", |(algorithm, number, period_ms, options)| {
             make(algorithm, number, period_ms, options)
         })
@@ -133,7 +141,8 @@ pub fn any_limit() -> impl Strategy<Value = Limit> {
 
 /// A limit that a short sequence of hits can exhaust and a short time restore.
 pub fn small_limit() -> impl Strategy<Value = Limit> {
-    (prop::sample::select(Algorithm::ALL), 0..12_u64, 1..150_u64, options(), 1..20_u32).prop_filter_map(
+    let period_ms = prop_oneof![9 => 1..150_u64, 1 => Just(NEVER_MS)];
+    (prop::sample::select(Algorithm::ALL), 0..12_u64, period_ms, options(), 1..20_u32).prop_filter_map(
         "no such limit",
         |(algorithm, number, period_ms, options, burst)| {
             let within = options.settle_within.map_or(100, |within| within.as_millis().min(200) as u64);
@@ -192,6 +201,18 @@ pub fn any_window() -> impl Strategy<Value = NamedWindow> {
     })
 }
 
+/// Whether a counter is as fresh as a new one some time after its last use: what is used of a balance stays used, and
+/// what is left of a window may be carried over into another one.
+pub fn forgets(limit: &Limit) -> bool {
+    !limit.is_balance() && limit.options().carry_percent.is_none()
+}
+
+/// The most that can remain: of a window of the calendar, what is carried over is no more than the number.
+pub fn most_remaining(limit: &Limit) -> u64 {
+    let carried = limit.options().carry_percent.map_or(0, |_| limit.capacity());
+    (limit.capacity() + carried).min(MAX_NUMBER.max(limit.capacity()))
+}
+
 /// The longest that a counter of this limit remembers anything.
 pub fn memory_ms(limit: &Limit) -> u64 {
     let [first, second, third, fourth, fifth] = limit.figures(Ask::Peek, Caller::default(), || 0);
@@ -203,8 +224,10 @@ pub fn memory_ms(limit: &Limit) -> u64 {
         Algorithm::TokenBucket | Algorithm::LeakyBucket => third + fifth,
         Algorithm::SlidingLog | Algorithm::Concurrency => limit.period_ms() + 1,
         // A hold ends, up to a sixteenth later, and what it is charged leaves the window.
+        Algorithm::Budget if limit.is_balance() => 2 * NEVER_MS,
         Algorithm::Budget if limit.options().time_zone.is_some() => {
-            fourth + fourth / 16 + 1 + (limit.period_ms() + 2 * 86_400_000) * 9 / 8
+            let carried = if limit.options().carry_percent.is_some() { 400 * 86_400_000 } else { 0 };
+            carried + fourth + fourth / 16 + 1 + (limit.period_ms() + 2 * 86_400_000) * 9 / 8
         }
         Algorithm::Budget => {
             let segments = u64::from(limit.in_force().segments.unwrap());

@@ -9,7 +9,7 @@ use super::lease::Leasing;
 use super::own_share::admits;
 use super::{GivenDefaults, algorithm, failure_mode};
 use crate::algorithm::lease_terms::Lease;
-use crate::algorithm::{Algorithm, Declared, Kind, Limit, LimitErrors, Options, TimeZone, Written};
+use crate::algorithm::{Algorithm, Declared, Kind, Limit, LimitErrors, NEVER, Options, TimeZone, Written};
 use crate::descriptor::Unit;
 use crate::rules::checked::{Allowance, LimitConfig, RuleLimitConfig, SettingOrigin, SettingOrigins};
 use crate::rules::config::{FieldPath, Raw, RawLimit, RawMapping};
@@ -266,7 +266,7 @@ impl Tree<'_, '_> {
             Some(algorithm) if algorithm.counts_in_progress() => self.hold(raw, path),
             // Without an algorithm it is not known whether a period is required.
             None if raw.get("unit").is_missing() && raw.get("period").is_missing() => None,
-            _ => self.period(raw, path),
+            _ => self.period(raw, algorithm, path),
         };
         let number = match raw.wide_number("requests_per_unit") {
             Raw::Given(number) => Some(number),
@@ -334,11 +334,12 @@ impl Tree<'_, '_> {
         None
     }
 
-    fn period(&mut self, raw: &RawLimit<'_>, path: FieldPath<'_>) -> Option<Duration> {
+    fn period(&mut self, raw: &RawLimit<'_>, algorithm: Option<Algorithm>, path: FieldPath<'_>) -> Option<Duration> {
         let (unit, period) = (raw.text("unit"), raw.text("period"));
         match (unit, &period) {
             (Raw::Unreadable, Raw::Missing) => None,
             (Raw::Missing, Raw::Missing) => self.unit("", path),
+            (Raw::Given(name), Raw::Missing) if name.eq_ignore_ascii_case(Unit::NEVER) => self.never(algorithm, path),
             (Raw::Given(name), Raw::Missing) => self.unit(name, path),
             // Reported as a conflict.
             (Raw::Given(_), _) => None,
@@ -352,6 +353,17 @@ impl Tree<'_, '_> {
             Raw::Missing => Some(HOLD),
             hold => self.complaints.length(&hold, path.key("hold")),
         }
+    }
+
+    /// Reads the unit of a balance.
+    fn never(&mut self, algorithm: Option<Algorithm>, path: FieldPath<'_>) -> Option<Duration> {
+        if algorithm? == Algorithm::Budget {
+            return Some(NEVER);
+        }
+        let message = "unit never is for a budget, which is a balance then: write algorithm: budget, or unit: year, as \
+                       every other limit starts over at some time";
+        self.complaints.error(path.key("unit"), message);
+        None
     }
 
     fn unit(&mut self, name: &str, path: FieldPath<'_>) -> Option<Duration> {
@@ -405,7 +417,10 @@ fn period_of(name: &str) -> Option<&'static str> {
         (&["millisecond", "ms", "msec"], "unit: second, with the number for a second"),
         (&["halfday"], "period: 12h"),
         (&["weekend", "weekday", "workday", "businessday"], "unit: day; all days of the week count alike"),
-        (&["forever", "never", "total", "lifetime", "infinite"], "unit: year; every limit starts over at some time"),
+        (
+            &["forever", "total", "lifetime", "infinite", "balance"],
+            "unit: never for a budget, or unit: year: every other limit starts over at some time",
+        ),
     ];
     let word: String = name.chars().filter(|char| char.is_alphanumeric()).collect::<String>().to_lowercase();
     let found = WORDS.iter().find(|(words, _)| words.iter().any(|known| word == *known || word == format!("{known}s")));

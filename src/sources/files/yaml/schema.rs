@@ -109,7 +109,7 @@ fn reference(section: &Section) -> Value {
 
 /// Any letter case is accepted; an editor offers the usual one.
 fn unit() -> Value {
-    let names: Vec<_> = Unit::ALL.into_iter().map(Unit::name).collect();
+    let names: Vec<_> = Unit::ALL.into_iter().map(Unit::name).chain([Unit::NEVER]).collect();
     let any_case =
         |name: &str| name.chars().map(|char| format!("[{}{char}]", char.to_ascii_uppercase())).collect::<String>();
     let pattern = format!("^({})?$", names.iter().map(|name| any_case(name)).collect::<Vec<_>>().join("|"));

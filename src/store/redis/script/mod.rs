@@ -34,6 +34,8 @@ const UNDECIDED: u8 = 2;
 const ELSEWHERE: u8 = 3;
 /// Added to "allowed" if the counter was damaged and was decided as a fresh one.
 const DAMAGED: u8 = 4;
+/// Added to "allowed" if a budget has hits beyond its number, which follow behind all answers.
+const CREDITED: u8 = 8;
 
 /// The slots of a Redis Cluster that hold the counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,11 +146,16 @@ impl Group {
     }
 
     /// Returns the verdicts from the script's answers for these counters.
-    fn verdicts(&self, at_ms: u64, answers: &[[u8; ANSWER]]) -> Result<Verdicts, StoreError> {
+    fn verdicts(
+        &self,
+        at_ms: u64,
+        answers: &[[u8; ANSWER]],
+        credits: &mut impl Iterator<Item = u64>,
+    ) -> Result<Verdicts, StoreError> {
         let mut answers = answers.iter();
         let mut next = || answers.next().ok_or(StoreError::Answer);
         let check = |beside: &Beside| {
-            let own = if beside.holds { of_budget(next()?)? } else { verdict(next()?)? };
+            let own = if beside.holds { of_budget(next()?, credits)? } else { verdict(next()?)? };
             let lease = if beside.leases { Some(granted(next()?)?) } else { None };
             let ban = if beside.penalty { Some(verdict(next()?)?) } else { None };
             if beside.page {
@@ -218,8 +225,8 @@ fn questions<'g>(groups: impl Iterator<Item = &'g Group>, counters: usize) -> Ve
 fn question(questions: &mut Vec<u8>, check: &Check, (joined, followed): (bool, bool), clock: &impl Clock) {
     let Check { limit, ask, caller, .. } = check;
     let role = match check.role {
-        // To the script, a settle is like a peek, which is a vote of a quota.
-        Role::Quota if ask.settled().is_some() => 2,
+        // To the script, a settle or a credit is like a peek, which is a vote of a quota.
+        Role::Quota if !ask.is_vote() && ask.hits() == 0 => 2,
         Role::Enforced => 0,
         Role::Quota => 1,
         Role::Shadow => 2,
@@ -229,7 +236,7 @@ fn question(questions: &mut Vec<u8>, check: &Check, (joined, followed): (bool, b
     let extra = match ask {
         Ask::Reset => 2,
         Ask::TakeBack(_) => 4,
-        Ask::Take(_) | Ask::Peek | Ask::Refund(_) | Ask::Settle(_) => 0,
+        Ask::Take(_) | Ask::Peek | Ask::Refund(_) | Ask::Settle(_) | Ask::Credit(_) => 0,
     };
     let recorded = check.recorded.as_ref();
     let with = |flag: u8, is_given: bool| if is_given { flag } else { 0 };
@@ -287,6 +294,8 @@ pub struct Reply {
     answers: Vec<[u8; ANSWER]>,
     /// Number of answers taken so far.
     taken: usize,
+    /// The hits beyond their numbers of the budgets that are not taken yet.
+    credits: std::vec::IntoIter<u64>,
     /// The reason why some answers are undecided; empty if none is.
     failure: String,
     /// The names of the counters that were damaged.
@@ -301,9 +310,13 @@ impl Reply {
     pub fn new(bytes: &[u8], counters: usize) -> Result<Reply, StoreError> {
         let (at, bytes) = bytes.split_first_chunk::<TIME>().ok_or(StoreError::Answer)?;
         let (answers, failure) = bytes.split_at_checked(counters * ANSWER).ok_or(StoreError::Answer)?;
-        let (answers, _) = answers.as_chunks();
+        let (answers, _) = answers.as_chunks::<ANSWER>();
+        let credited = answers.iter().filter(|[flags, ..]| flags & CREDITED != 0).count();
+        let (credits, failure) = failure.split_at_checked(credited * 8).ok_or(StoreError::Answer)?;
+        let credits = credits.as_chunks().0.iter().map(|bytes| time(*bytes)).collect::<Result<Vec<_>, _>>()?;
         let failure = String::from_utf8_lossy(failure).into_owned();
-        Ok(Reply { at_ms: time(*at)?, answers: answers.to_vec(), taken: 0, failure, damaged: Vec::new() })
+        let (answers, credits) = (answers.to_vec(), credits.into_iter());
+        Ok(Reply { at_ms: time(*at)?, answers, taken: 0, credits, failure, damaged: Vec::new() })
     }
 
     /// Returns whether a node of a cluster left the next group undecided because it does not have one of its counters.
@@ -325,7 +338,7 @@ impl Reply {
         }
         let damaged = group.keys().zip(answers).filter(|(_, [allowed, ..])| allowed & DAMAGED != 0);
         self.damaged.extend(damaged.map(|(key, _)| key.to_vec()));
-        group.verdicts(self.at_ms, answers)
+        group.verdicts(self.at_ms, answers, &mut self.credits)
     }
 
     /// Returns the names of the damaged counters in the groups read so far.
@@ -363,15 +376,20 @@ fn verdict(answer: &[u8; ANSWER]) -> Result<Verdict, StoreError> {
     })
 }
 
-/// Parses the answer of a budget. If it allows, its last two numbers tell what streams hold.
-fn of_budget(answer: &[u8; ANSWER]) -> Result<Verdict, StoreError> {
+/// Parses the answer of a budget, given the hits beyond their numbers of those that have any. If it allows, its last
+/// two numbers tell what streams hold.
+fn of_budget(answer: &[u8; ANSWER], credits: &mut impl Iterator<Item = u64>) -> Result<Verdict, StoreError> {
     /// In one number: the number of holds, and so many times the time until the first of them ends.
     const HOLDS_TOLD: u64 = 16_384;
-    let verdict = verdict(answer)?;
+    let [flags, numbers @ ..] = *answer;
+    let credit = if flags & CREDITED == 0 { 0 } else { credits.next().ok_or(StoreError::Answer)? };
+    let mut answer = [flags & !CREDITED; ANSWER];
+    answer[1..].copy_from_slice(&numbers);
+    let verdict = verdict(&answer)?;
     let (Verdict { allowed: true, delay_ms: hits, .. }, Some(told)) = (verdict, verdict.retry_after_ms) else {
         return Ok(verdict);
     };
-    let held = Held { hits, holds: (told % HOLDS_TOLD) as u32, first_ends_ms: told / HOLDS_TOLD };
+    let held = Held { hits, holds: (told % HOLDS_TOLD) as u32, first_ends_ms: told / HOLDS_TOLD, credit };
     Ok(Verdict { retry_after_ms: Some(0), delay_ms: 0, held: Some(held), ..verdict })
 }
 
