@@ -112,6 +112,34 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         )],
     ),
     (
+        "tollgate budget",
+        &[(
+            "Show what is left of the budgets of a tenant",
+            "tollgate budget show --rules rules --domain llm tenant=acme",
+        )],
+    ),
+    (
+        "tollgate budget show",
+        &[(
+            "Show what is left of the budgets of a tenant",
+            "tollgate budget show --rules rules --redis-url redis://localhost:6379 --domain llm tenant=acme",
+        )],
+    ),
+    (
+        "tollgate budget top-up",
+        &[(
+            "Add what a tenant has paid, by the service",
+            "tollgate budget top-up --address localhost:8080 --domain llm tenant=acme --hits 5000000 --id invoice-17",
+        )],
+    ),
+    (
+        "tollgate budget refund",
+        &[(
+            "Give back what a failed answer has cost",
+            "tollgate budget refund --address localhost:8080 --domain llm tenant=acme --hits 1200 --id ticket-4",
+        )],
+    ),
+    (
         "tollgate top",
         &[
             ("Watch the keys that are denied most", "tollgate top --by denied"),

@@ -27,7 +27,7 @@ use self::ask::{explain, health, why};
 use self::findings::Findings;
 use self::live::{bans, candidates, top};
 use self::output::{errln, print};
-use self::redis::{adjustment, audit, counter, fleet, usage};
+use self::redis::{adjustment, audit, budget, counter, fleet, usage};
 use self::reference::Translated;
 use self::rules::{check, promote, replay};
 use crate::engine::printable::printable_lines;
@@ -65,6 +65,9 @@ enum Command {
     /// Show or reset counters, in Redis or through a running service.
     #[command(subcommand)]
     Counter(counter::Command),
+    /// Show, top up or refund budgets, in Redis or through a running service.
+    #[command(subcommand)]
+    Budget(budget::Command),
     Top(top::Top),
     Bans(bans::Bans),
     Candidates(candidates::Candidates),
@@ -151,6 +154,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Promote(promote) => promote::run(&promote),
         Command::Health(health) => health::run(health),
         Command::Counter(command) => counter::run(command),
+        Command::Budget(command) => budget::run(command),
         Command::Top(top) => top::run(top),
         Command::Bans(bans) => bans::run(bans),
         Command::Candidates(candidates) => candidates::run(candidates),
@@ -182,6 +186,7 @@ impl Command {
     fn errors(&self) -> Vec<SettingsError> {
         match self {
             Command::Counter(command) => command.errors(),
+            Command::Budget(command) => command.errors(),
             Command::Scale(scale) => scale.errors(),
             Command::Adjust(adjust) => adjust.errors(),
             Command::Adjustments(adjustments) => adjustments.errors(),

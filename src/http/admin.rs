@@ -20,6 +20,7 @@ use super::audit;
 use super::candidates;
 use super::client::{AdminTokens, Change, Client, KnownClients};
 use super::counters;
+use super::credits;
 use super::explain;
 use super::fleet;
 use super::gate::{Gate, pass};
@@ -235,7 +236,8 @@ impl<S> Admin<S> {
 }
 
 pub(super) fn router<S: Store>(admin: Arc<Admin<S>>, gate: Arc<Gate>) -> Router {
-    let router = counters::router(Arc::clone(&admin)).merge(explain::router(Arc::clone(&admin)));
+    let router = counters::router(Arc::clone(&admin)).merge(credits::router(Arc::clone(&admin)));
+    let router = router.merge(explain::router(Arc::clone(&admin)));
     let router = router.merge(candidates::router(Arc::clone(&admin))).merge(fleet::router(Arc::clone(&admin)));
     let router = router.merge(usage::router(Arc::clone(&admin))).merge(what_if::router(Arc::clone(&admin)));
     let router = router.merge(adjustments::router(Arc::clone(&admin))).merge(alerts::router(Arc::clone(&admin)));
@@ -306,7 +308,7 @@ impl<S: Store> FromRequestParts<Arc<Admin<S>>> for Question {
 
 /// Parses the domain and the descriptors of a query, in its order: `domain=shop&user=ann`. `%2B=` starts another
 /// descriptor. A limit may follow the domain: `@limit=5/minute`.
-fn question(method: Method, query: &str) -> Result<Question, Refusal> {
+pub(super) fn question(method: Method, query: &str) -> Result<Question, Refusal> {
     let mut pairs = form_urlencoded::parse(query.as_bytes()).peekable();
     let domain = pairs.next().filter(|(first, _)| first == "domain").map(|(_, domain)| domain.into_owned());
     let limit =

@@ -44,6 +44,8 @@ pub(super) enum Change<'c> {
     AdjustEverything,
     /// Reset counters of a domain; `None` before it is known.
     Reset(Option<&'c str>),
+    /// Credit hits to budgets of a domain.
+    Credit(&'c str),
     /// Change the level of the log.
     LogLevel,
     /// Put candidate rules in force.
@@ -114,6 +116,7 @@ impl Client {
         let (role, what) = match change {
             Change::Adjust(_) | Change::AdjustEverything => (Role::Adjust, "adjust limits"),
             Change::Reset(_) => (Role::Reset, "reset counters"),
+            Change::Credit(_) => (Role::Adjust, "credit budgets"),
             Change::LogLevel => (Role::Admin, "change the level of the log"),
             Change::Promote => (Role::Promote, "promote candidate rules"),
         };
@@ -129,7 +132,9 @@ impl Client {
         }
         let (Some(name), Some(domains)) = (self.name(), self.domains()) else { return Ok(()) };
         let wanted = match change {
-            Change::Adjust(Some(domain)) | Change::Reset(Some(domain)) if !domains.contains(domain) => {
+            Change::Adjust(Some(domain)) | Change::Reset(Some(domain)) | Change::Credit(domain)
+                if !domains.contains(domain) =>
+            {
                 format!("domain {domain}")
             }
             Change::AdjustEverything => "everything".to_owned(),

@@ -43,10 +43,11 @@ const ALWAYS: [Link; 2] =
 const JSON: Link = Link("/json", "decisions in JSON, by POST");
 
 /// Paths that need a token.
-const ADMIN: [Link; 10] = [
+const ADMIN: [Link; 11] = [
     Link("/top", "the keys with the most hits or denials"),
     Link("/explain", "why a request is limited: ?domain=D&key=value"),
     Link("/counters", "counters of a request: ?domain=D&key=value"),
+    Link("/credits", "top-ups and refunds of budgets, by POST"),
     Link("/usage", "recorded usage"),
     Link("/adjustments", "limits adjusted for a while"),
     Link("/audit", "who changed what, and who was refused it"),

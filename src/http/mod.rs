@@ -10,6 +10,7 @@ mod client;
 mod connections;
 pub mod console;
 mod counters;
+mod credits;
 mod debug;
 mod explain;
 mod fleet;

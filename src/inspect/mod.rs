@@ -4,6 +4,7 @@
 //! next request would meet, with every store and every algorithm. A reset does not reach state in other processes: they
 //! use up the hits of a lease, and continue a known denial for up to a second.
 
+pub mod credit;
 pub mod next_pass;
 pub mod running;
 
@@ -238,10 +239,7 @@ impl fmt::Display for Counter {
         if let Some(banned_ms) = banned_ms {
             write!(f, ", banned for {}", descriptor::wait(*banned_ms))?;
         }
-        if *reset_after_ms > 0 {
-            write!(f, ", resets in {}", descriptor::wait(*reset_after_ms))?;
-        }
-        Ok(())
+        f.write_str(&descriptor::resets(*reset_after_ms).unwrap_or_default())
     }
 }
 

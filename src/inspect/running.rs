@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::credit::{self, CreditError, Credited, Written};
 use super::{Action, Counter, CounterError, CounterOf, act, next_pass};
 use crate::engine::asked::Asked;
 use crate::engine::check::{Check, Key};
@@ -29,6 +30,24 @@ pub async fn counters<S: Store>(
         return Err(CounterError::NoRules);
     }
     act(action, snapshot.rules_and_adjustments(), limiter.plan_options(), limiter.store(), descriptor, timeout).await
+}
+
+/// Credits hits to the budget of a descriptor.
+///
+/// # Errors
+/// See [`credit::credit`].
+pub async fn credit<S: Store>(
+    limiter: &Limiter<S>,
+    written: &Written,
+    descriptor: CounterOf,
+    timeout: Duration,
+) -> Result<Credited, CreditError> {
+    let snapshot = limiter.snapshot();
+    if !snapshot.is_in_force() {
+        return Err(CounterError::NoRules.into());
+    }
+    let (rules, options) = (snapshot.rules_and_adjustments(), limiter.plan_options());
+    credit::credit(written, rules, options, limiter.store(), descriptor, timeout).await
 }
 
 /// Explains which rules limit a request. Takes some milliseconds for a request that matches no rule.

@@ -24,6 +24,7 @@ mod concurrency;
 mod conformance;
 mod console;
 mod counters;
+mod credits;
 mod demo;
 mod denied;
 mod debug_port;

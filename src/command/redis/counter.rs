@@ -2,30 +2,22 @@
 
 use std::fmt::Display;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use hyper::Method;
 use serde::Serialize;
 
-use super::adjustment;
 use super::place::Place;
 use crate::command::live::admin_port::{AdminPort, Service, question};
-use crate::command::output::{Format, RowsOutput, csv, errln, print};
-use crate::engine::descriptor::{Entry, Override};
-use crate::engine::plan::PlanOptions;
+use crate::command::output::{Format, RowsOutput, csv, print};
+use crate::engine::descriptor::Override;
 use crate::engine::printable::printable_lines;
 use crate::inspect::{self, Action, Counter, CounterOf};
-use crate::settings::{Environment, SettingsError};
+use crate::settings::SettingsError;
 use crate::shared::adjustment::audit::{self, Note};
-use crate::shared::adjustment::redis::RedisAdjustments;
-use crate::store::lease::Leases;
+use crate::store::redis;
 use crate::store::redis::replicas::RedisReplicas;
-use crate::store::redis::topology::config::RedisConfig;
-use crate::store::redis::topology::route::Route;
-use crate::store::redis::{self, RedisStore};
-use crate::store::share::Shares;
 use crate::telemetry::{self, LogFormat, LogLevels};
 
 /// Fields of a counter in CSV.
@@ -126,69 +118,49 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Reset(reset) => (Asked::Store(Action::Reset), reset.which),
     };
-    if let (Some(port), Asked::Store(action)) = (which.service.port(), &asked) {
-        return show(&which.by_service(&port, *action).await?, which.output.format());
-    }
-    let Some(redis) = which.place.store.redis()? else {
-        bail!("no REDIS_URL: counters are in the service's memory; set REDIS_URL, or name the service by --address");
-    };
-    let rules = which.place.rules()?;
-    let (timeout, format) = (redis.timeout, which.output.format());
-    let (key_prefix, counter_keys) = (redis.key_prefix.clone(), which.place.store.counter_keys());
-    let options = PlanOptions { key_prefix, counter_keys, ..PlanOptions::default() };
+    let format = which.output.format();
     let entries = inspect::entries(&which.entries)?;
     let descriptor = CounterOf { domain: which.domain, entries, limit: which.limit };
+    if let (Some(port), Asked::Store(action)) = (which.service.port(), &asked) {
+        return show(&by_service(&port, *action, &descriptor).await?, format);
+    }
+    let opened = which.place.open()?;
     match asked {
         Asked::Store(action) => {
-            let adjustments = adjustment::in_force(&redis).await;
-            let (config, of) = (redis.clone(), (descriptor.domain.clone(), descriptor.entries.clone()));
-            let store = Shares::of_command(Leases::of_command(RedisStore::start(redis, Box::new(|_| {})).await?));
-            let rules = (&rules, Some(&adjustments));
-            let counters = inspect::act(action, rules, &options, &store, descriptor, timeout).await?;
+            let adjustments = opened.adjustments().await;
+            let store = opened.store().await?;
+            let (domain, entries) = (descriptor.domain.clone(), descriptor.entries.clone());
+            let rules = (&opened.rules, Some(&adjustments));
+            let counters = inspect::act(action, rules, &opened.options, &store, descriptor, opened.timeout()).await?;
             if action == Action::Reset {
-                record(config, of, &counters).await;
+                let rules: Vec<&str> = counters.iter().map(|counter| counter.rule.as_str()).collect();
+                let effect = Some(format!("counters of {}", rules.join(", ")));
+                let note = Note { domain: Some(domain), entries, effect, ..Note::default() };
+                opened.record(audit::Action::Reset, note).await;
             }
             show(&counters, format)
         }
         Asked::Replica => {
-            let replicas = RedisReplicas::new(redis)?;
-            show(&inspect::peek_at_replicas(&rules, &options, &replicas, descriptor).await?, format)
+            let replicas = RedisReplicas::new(opened.redis)?;
+            show(&inspect::peek_at_replicas(&opened.rules, &opened.options, &replicas, descriptor).await?, format)
         }
     }
 }
 
-impl Which {
-    /// Reads or resets the counters through a service, which records a reset in the audit trail.
-    async fn by_service(&self, port: &AdminPort<'_>, action: Action) -> anyhow::Result<Vec<Counter>> {
-        let query = question(&self.domain, self.limit, &[inspect::entries(&self.entries)?]);
-        let method = match action {
-            Action::Get => Method::GET,
-            Action::Reset => Method::DELETE,
-        };
-        let answer = port.change(method, &format!("/counters?{query}"), String::new()).await?;
-        serde_json::from_value(answer)
-            .with_context(|| format!("{} sent a response that this version of the command cannot read", port.address))
-    }
-}
-
-/// Records the reset in the audit trail. It is done, even if this fails.
-async fn record(redis: RedisConfig, (domain, entries): (String, Vec<Entry>), counters: &[Counter]) {
-    let rules: Vec<&str> = counters.iter().map(|counter| counter.rule.as_str()).collect();
-    let note = Note {
-        who: Environment::of_process().get("USER").map(str::to_owned),
-        role: Some(adjustment::ROLE.to_owned()),
-        domain: Some(domain),
-        entries,
-        effect: Some(format!("counters of {}", rules.join(", "))),
-        ..Note::default()
+/// Reads or resets the counters through a service, which records a reset in the audit trail.
+pub(super) async fn by_service(
+    port: &AdminPort<'_>,
+    action: Action,
+    CounterOf { domain, entries, limit }: &CounterOf,
+) -> anyhow::Result<Vec<Counter>> {
+    let query = question(domain, *limit, std::slice::from_ref(entries));
+    let method = match action {
+        Action::Get => Method::GET,
+        Action::Reset => Method::DELETE,
     };
-    let recorded = match Route::start(redis) {
-        Ok(route) => RedisAdjustments::new(&route).record(audit::Action::Reset, Duration::ZERO, &note.ready()).await,
-        Err(error) => return errln!("warning: the reset is not in the audit trail: {error}"),
-    };
-    if let Err(error) = recorded {
-        errln!("warning: the reset is not in the audit trail: {error}");
-    }
+    let answer = port.change(method, &format!("/counters?{query}"), String::new()).await?;
+    serde_json::from_value(answer)
+        .with_context(|| format!("{} sent a response that this version of the command cannot read", port.address))
 }
 
 fn show<C: Display + Serialize>(counters: &[C], format: Format) -> anyhow::Result<ExitCode> {

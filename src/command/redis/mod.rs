@@ -2,6 +2,7 @@
 
 pub(crate) mod adjustment;
 pub(crate) mod audit;
+pub(crate) mod budget;
 pub(crate) mod check;
 pub(crate) mod counter;
 pub(crate) mod fleet;

@@ -61,6 +61,8 @@ pub enum Action {
     Expired,
     /// Counters were reset.
     Reset,
+    /// A budget was topped up or refunded.
+    Credited,
     /// The level of the log was changed.
     LogLevel,
     /// Candidate rules were put in force.
@@ -70,11 +72,12 @@ pub enum Action {
 }
 
 impl Action {
-    const ALL: [Action; 7] = [
+    const ALL: [Action; 8] = [
         Action::Began,
         Action::Ended,
         Action::Expired,
         Action::Reset,
+        Action::Credited,
         Action::LogLevel,
         Action::Promoted,
         Action::Refused,
@@ -87,6 +90,7 @@ impl Action {
             Action::Ended => "ended",
             Action::Expired => "expired",
             Action::Reset => "reset",
+            Action::Credited => "credited",
             Action::LogLevel => "log_level",
             Action::Promoted => "promoted",
             Action::Refused => "refused",

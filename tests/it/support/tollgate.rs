@@ -180,10 +180,15 @@ impl Tollgate {
 
     /// Sends a request with this token; returns the status and the body.
     pub fn admin(&self, method: &str, path: &str, token: &str) -> (u16, Value) {
+        self.admin_with(method, path, token, "")
+    }
+
+    /// The same with a body.
+    pub fn admin_with(&self, method: &str, path: &str, token: &str, body: &str) -> (u16, Value) {
         let address = format!("http://127.0.0.1:{}{path}", self.http_port);
         let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
         let request = ureq::http::Request::builder().method(method).uri(address);
-        let request = request.header("Authorization", format!("Bearer {token}")).body(()).unwrap();
+        let request = request.header("Authorization", format!("Bearer {token}")).body(body.to_owned()).unwrap();
         let mut response = agent.run(request).unwrap();
         let body = response.body_mut().read_to_string().unwrap();
         (response.status().as_u16(), serde_json::from_str(&body).unwrap_or(Value::Null))

@@ -15,20 +15,26 @@ pub(crate) fn table(rows: &[Row], zone: Option<TimeZone>) -> String {
     if rows.is_empty() {
         return "no usage recorded\n".to_owned();
     }
-    const NAMES: [&str; 8] = ["FROM", "FOR", "DOMAIN", "DESCRIPTOR", "LIMIT", "ADMITTED", "DENIED", "COST"];
+    const NAMES: [&str; 9] =
+        ["FROM", "FOR", "DOMAIN", "DESCRIPTOR", "LIMIT", "ADMITTED", "DENIED", "COST", "TOPPED UP"];
     let names = NAMES.map(str::to_owned);
     let cells = |row: &Row| {
-        let Row { start, span, counter, totals: Totals { admitted, denied, cost }, is_open, .. } = row;
+        let Row { start, span, counter, totals: Totals { admitted, denied, cost, topped_up }, is_open, .. } = row;
         let owner = &counter.owner;
         let limit = counter.rule.as_ref().unwrap_or(&counter.limit);
         let span = if *is_open { format!("{span}, open") } else { (*span).to_owned() };
         let texts = [printable(&owner.domain), owner.descriptor().to_string(), printable(limit)];
         let [domain, descriptor, limit] = texts;
         let [admitted, denied, cost] = [admitted.to_string(), denied.to_string(), cost.to_string()];
-        [written(*start, zone), span, domain, descriptor, limit, admitted, denied, cost]
+        [written(*start, zone), span, domain, descriptor, limit, admitted, denied, cost, topped_up.to_string()]
     };
-    let lines: Vec<[String; 8]> = std::iter::once(names).chain(rows.iter().map(cells)).collect();
-    columns(&lines, 5..8)
+    let lines: Vec<[String; 9]> = std::iter::once(names).chain(rows.iter().map(cells)).collect();
+    if rows.iter().all(|row| row.totals.topped_up == 0) {
+        // Only budgets are topped up.
+        let without: Vec<[String; 8]> = lines.into_iter().map(|[cells @ .., _]| cells).collect();
+        return columns(&without, 5..8);
+    }
+    columns(&lines, 5..9)
 }
 
 /// Returns CSV. No cell is a formula: a descriptor begins with a bracket, and names that look like a formula get a
@@ -45,14 +51,16 @@ pub(crate) fn csv(rows: &[Row], zone: Option<TimeZone>) -> anyhow::Result<String
         "admitted",
         "denied",
         "cost",
+        "topped_up",
         "open",
     ])?;
     for row in rows {
-        let Row { start, span, counter, totals: Totals { admitted, denied, cost }, is_open, .. } = row;
+        let Row { start, span, counter, totals: Totals { admitted, denied, cost, topped_up }, is_open, .. } = row;
         let (start, descriptor) = (written(*start, zone), counter.owner.descriptor().to_string());
-        let [admitted, denied, cost] = [admitted.to_string(), denied.to_string(), cost.to_string()];
+        let [admitted, denied] = [admitted.to_string(), denied.to_string()];
+        let [cost, topped_up] = [cost.to_string(), topped_up.to_string()];
         let (domain, rule) = (printable(&counter.owner.domain), printable(counter.rule.as_deref().unwrap_or_default()));
-        let cells: [&str; 10] = [
+        let cells: [&str; 11] = [
             &start,
             span,
             &no_formula(&domain),
@@ -62,6 +70,7 @@ pub(crate) fn csv(rows: &[Row], zone: Option<TimeZone>) -> anyhow::Result<String
             &admitted,
             &denied,
             &cost,
+            &topped_up,
             if *is_open { "yes" } else { "no" },
         ];
         writer.write_record(cells)?;
@@ -88,6 +97,7 @@ struct JsonRow<'r> {
     limit: &'r str,
     open: bool,
     rule: Option<&'r str>,
+    topped_up: u64,
 }
 
 #[derive(Serialize)]
@@ -100,7 +110,7 @@ struct JsonRows<'r> {
 /// Returns one JSON object.
 pub(crate) fn json((rows, zone): (&[Row], Option<TimeZone>), left_out: u64, damaged: u64) -> anyhow::Result<String> {
     fn row(row: &Row, zone: Option<TimeZone>) -> JsonRow<'_> {
-        let Row { start, span, counter, totals: Totals { admitted, denied, cost }, is_open, .. } = row;
+        let Row { start, span, counter, totals: Totals { admitted, denied, cost, topped_up }, is_open, .. } = row;
         JsonRow {
             admitted: *admitted,
             cost: *cost,
@@ -112,6 +122,7 @@ pub(crate) fn json((rows, zone): (&[Row], Option<TimeZone>), left_out: u64, dama
             limit: &counter.limit,
             open: *is_open,
             rule: counter.rule.as_deref(),
+            topped_up: *topped_up,
         }
     }
     Ok(serde_json::to_string(&JsonRows { damaged, left_out, rows: rows.iter().map(|one| row(one, zone)).collect() })?)

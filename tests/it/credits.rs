@@ -1,0 +1,423 @@
+//! Balances, top-ups, refunds, and what is carried over: in the engine, by the command against Redis, and over HTTP.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use tollgate::engine::algorithm::{
+    Algorithm, Ask, Caller, Credit, CreditKind, Limit, MAX_NUMBER, NEVER, Options, Outcome, State, TimeZone, Unsettled,
+    Verdict,
+};
+use tollgate::wire::rate_limit_response::Code;
+
+use crate::support::redis::Redis;
+use crate::support::tollgate::{Tollgate, command, request};
+
+const START: u64 = 1_784_000_000_123;
+
+const DAY: u64 = 86_400_000;
+
+const WITHIN: u64 = 3_600_000;
+
+/// The counter of a budget.
+struct Budget {
+    limit: Limit,
+    state: Option<State>,
+    now: u64,
+}
+
+impl Budget {
+    fn balance(number: u64) -> Budget {
+        Budget::new(number, NEVER, Options::default())
+    }
+
+    /// A month in Berlin of which so many percent are carried over.
+    fn month(number: u64, carry: Option<u32>) -> Budget {
+        let options =
+            Options { time_zone: TimeZone::named("Europe/Berlin"), carry_percent: carry, ..Options::default() };
+        Budget::new(number, Duration::from_secs(30 * 86_400), options)
+    }
+
+    fn new(number: u64, period: Duration, options: Options) -> Budget {
+        let options = Options { settle_within: Some(Duration::from_millis(WITHIN)), ..options };
+        let limit = Limit::new(Algorithm::Budget, number, period, options).unwrap();
+        Budget { limit, state: None, now: START }
+    }
+
+    fn ask(&mut self, holder: u64, ask: Ask) -> Verdict {
+        let caller = Caller { holder, ..Caller::default() };
+        let Outcome { effect, verdict } = self.limit.decide(ask, caller, self.state.as_ref(), self.now);
+        self.state = effect.apply(self.state.take());
+        verdict
+    }
+
+    fn hold(&mut self, holder: u64, hits: u64) -> bool {
+        self.ask(holder, Ask::Take(hits)).allowed
+    }
+
+    fn uses(&mut self, hits: u64) {
+        let holder = self.now % 1_000_003;
+        assert!(self.hold(holder, hits));
+        self.ask(holder, Ask::Settle(hits));
+        self.now += 1;
+    }
+
+    fn remaining(&mut self) -> u64 {
+        self.ask(0, Ask::Peek).remaining
+    }
+
+    /// Credits, and returns how many hits were, and whether they are now; `None` if it is refused.
+    fn credit(&mut self, kind: CreditKind, hits: u64, id: u64) -> Option<(u64, bool)> {
+        let verdict = self.ask(0, Ask::Credit(Credit { hits, id, kind }));
+        verdict.allowed.then(|| (verdict.held.unwrap().hits, verdict.held.unwrap().holds == 1))
+    }
+
+    fn top_up(&mut self, hits: u64, id: u64) -> Option<(u64, bool)> {
+        self.credit(CreditKind::TopUp, hits, id)
+    }
+
+    fn refund(&mut self, hits: u64, id: u64) -> Option<(u64, bool)> {
+        self.credit(CreditKind::Refund, hits, id)
+    }
+
+    fn month_of(&self) -> std::ops::Range<u64> {
+        TimeZone::named("Europe/Berlin").unwrap().month(self.now)
+    }
+}
+
+#[test]
+fn what_is_used_of_a_balance_stays_used_and_a_top_up_adds_to_it() {
+    let mut balance = Budget::balance(100);
+    balance.uses(70);
+    balance.now += 9 * 365 * DAY;
+    assert_eq!(balance.remaining(), 30);
+    let denied = balance.ask(1, Ask::Take(31));
+    assert_eq!((denied.allowed, denied.retry_after_ms), (false, None), "no time gives it back");
+    assert_eq!(balance.top_up(50, 1), Some((50, true)));
+    assert_eq!(balance.remaining(), 80);
+    assert!(balance.hold(2, 80) && !balance.hold(3, 1));
+    balance.now += 2 * WITHIN;
+    assert_eq!(balance.remaining(), 0, "what is not settled is charged");
+    assert_eq!(balance.ask(2, Ask::Settle(10)).remaining, 70);
+}
+
+#[test]
+fn a_hold_of_a_balance_is_waited_for_only_if_it_would_be_refunded() {
+    for (unsettled, waits) in [(Unsettled::Charge, false), (Unsettled::Refund, true)] {
+        let options = Options { unsettled: Some(unsettled), ..Options::default() };
+        let mut balance = Budget::new(100, NEVER, options);
+        assert!(balance.hold(1, 60));
+        let wait = balance.ask(2, Ask::Take(50)).retry_after_ms;
+        assert_eq!(wait.is_some(), waits, "{unsettled:?}");
+        balance.now += wait.unwrap_or(0);
+        assert_eq!(balance.hold(2, 50), waits);
+    }
+}
+
+#[test]
+fn a_credit_is_done_once_for_each_id() {
+    let mut balance = Budget::balance(100);
+    balance.uses(40);
+    assert_eq!((balance.top_up(50, 7), balance.top_up(50, 7)), (Some((50, true)), Some((50, false))));
+    balance.now += 399 * DAY;
+    assert_eq!(balance.top_up(50, 7), Some((50, false)), "also a year later");
+    assert_eq!((balance.top_up(51, 7), balance.refund(50, 7)), (None, None), "it has other hits, or is a refund");
+    assert_eq!(balance.remaining(), 110);
+    assert_eq!(balance.refund(100, 8), Some((40, true)), "no more than were used");
+    assert_eq!(balance.refund(100, 8), Some((40, false)));
+    assert_eq!(balance.remaining(), 150);
+    balance.uses(150);
+    assert_eq!(balance.refund(100, 8), Some((40, false)));
+    assert_eq!(balance.remaining(), 0);
+    // Of very many, the last thousand are known.
+    for id in 100..1_099 {
+        assert_eq!(balance.top_up(1, id), Some((1, true)));
+    }
+    assert_eq!((balance.refund(100, 8), balance.remaining()), (Some((40, false)), 999));
+    assert_eq!(balance.top_up(1, 5_000), Some((1, true)));
+    assert_eq!(balance.top_up(50, 7), Some((50, true)), "the oldest was forgotten");
+}
+
+#[test]
+fn a_balance_has_no_more_than_the_largest_number() {
+    let mut balance = Budget::balance(MAX_NUMBER - 10);
+    assert_eq!((balance.top_up(11, 1), balance.top_up(10, 1)), (None, Some((10, true))));
+    assert_eq!((balance.remaining(), balance.top_up(1, 2)), (MAX_NUMBER, None));
+}
+
+#[test]
+fn a_window_that_slides_is_refunded_and_not_topped_up() {
+    let mut budget = Budget::new(100, Duration::from_secs(60), Options::default());
+    budget.uses(30);
+    budget.now += 30_000;
+    budget.uses(40);
+    assert_eq!(budget.top_up(10, 1), None);
+    assert_eq!(budget.refund(50, 1), Some((50, true)), "of the newest first");
+    assert_eq!(budget.remaining(), 80);
+    budget.now += 10 * 60_000;
+    budget.uses(60);
+    assert_eq!((budget.refund(50, 1), budget.remaining()), (Some((50, false)), 40), "its ID outlasts the window");
+}
+
+#[test]
+fn a_top_up_of_a_month_is_for_that_month() {
+    let mut month = Budget::month(100, None);
+    month.uses(100);
+    assert_eq!(month.top_up(50, 1), Some((50, true)));
+    month.uses(20);
+    let wait = month.ask(1, Ask::Take(31)).retry_after_ms;
+    assert_eq!(wait, Some(month.month_of().end - month.now), "more than is left, and no more than a month has");
+    assert_eq!(month.ask(1, Ask::Take(101)).retry_after_ms, None);
+    month.now = month.month_of().end;
+    assert_eq!((month.remaining(), month.top_up(50, 1)), (100, Some((50, false))));
+}
+
+#[test]
+fn a_part_of_what_is_left_is_carried_over_into_the_next_month_alone() {
+    let mut month = Budget::month(1_000, Some(20));
+    month.uses(395);
+    let begun = month.now;
+    month.now = month.month_of().end;
+    assert_eq!(month.remaining(), 1_121, "a fifth of 605, rounded down");
+    month.uses(10);
+    month.now = month.month_of().end;
+    assert_eq!(month.remaining(), 1_200, "of a month, not of what was carried over into it");
+    month.uses(1_200);
+    month.now = month.month_of().end;
+    assert_eq!(month.remaining(), 1_000);
+    assert!(!month.hold(1, 1_001));
+    // Nothing came in that month: the next one has a fifth of it more.
+    month.now = month.month_of().end;
+    assert_eq!(month.remaining(), 1_200);
+    assert!(month.now - begun > 100 * DAY);
+    assert_eq!(Budget::month(1_000, Some(20)).remaining(), 1_000, "a new counter has nothing to carry over");
+}
+
+#[test]
+fn a_request_waits_for_what_the_next_month_has_more() {
+    let mut month = Budget::month(1_000, Some(50));
+    month.uses(100);
+    let end = month.month_of().end;
+    let denied = month.ask(1, Ask::Take(1_450));
+    assert_eq!(denied.retry_after_ms, Some(end - month.now));
+    assert_eq!(month.ask(1, Ask::Take(1_451)).retry_after_ms, None);
+    month.now = end;
+    assert!(month.hold(1, 1_450) && !month.hold(2, 1));
+}
+
+#[test]
+fn what_is_charged_as_unsettled_at_the_end_of_a_month_is_not_carried_over() {
+    let mut month = Budget::month(1_000, Some(100));
+    month.now = month.month_of().end - 2 * WITHIN;
+    assert!(month.hold(1, 300));
+    month.now = month.month_of().end + 5;
+    assert_eq!(month.remaining(), 1_700);
+    // A hold that outlasts the month is settled in the next.
+    let mut month = Budget::month(1_000, Some(100));
+    month.now = month.month_of().end - 5;
+    assert!(month.hold(1, 300));
+    month.now += 10;
+    assert_eq!(month.remaining(), 1_700);
+    assert_eq!(month.ask(1, Ask::Settle(200)).remaining, 1_800);
+}
+
+/// What happens to a balance.
+#[derive(Clone, Debug)]
+enum Event {
+    Holds(u64, u64),
+    Settles(u64, u64),
+    TopsUp(u64, u64),
+    Refunds(u64, u64),
+    Waits(u64),
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let event = prop_oneof![
+        4 => (0..6_u64, 1..60_u64).prop_map(|(holder, hits)| Event::Holds(holder, hits)),
+        4 => (0..6_u64, 0..80_u64).prop_map(|(holder, hits)| Event::Settles(holder, hits)),
+        2 => (0..8_u64, 1..60_u64).prop_map(|(id, hits)| Event::TopsUp(id, hits)),
+        2 => (0..8_u64, 1..60_u64).prop_map(|(id, hits)| Event::Refunds(id, hits)),
+        1 => (0..3 * WITHIN).prop_map(Event::Waits),
+    ];
+    prop::collection::vec(event, 1..60)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    /// In whatever order credits come, and however often: what remains and is held and was used is what the balance had
+    /// at the begin and was topped up by, and each ID counts once.
+    #[test]
+    fn a_balance_adds_up(number in 0..200_u64, events in events()) {
+        let mut balance = Budget::balance(number);
+        let (mut topped_up, mut ids) = (0, BTreeSet::new());
+        for event in events {
+            balance.now += 1;
+            match event {
+                Event::Holds(holder, hits) => drop(balance.hold(holder, hits)),
+                Event::Settles(holder, hits) => drop(balance.ask(holder, Ask::Settle(hits))),
+                Event::Waits(ms) => balance.now += ms,
+                Event::TopsUp(id, hits) => {
+                    let done = balance.top_up(hits, id);
+                    let is_new = ids.insert(id);
+                    prop_assert_eq!(done.is_some_and(|(_, is_new)| is_new), is_new);
+                    topped_up += if is_new { hits } else { 0 };
+                }
+                Event::Refunds(id, hits) => {
+                    let before = balance.ask(0, Ask::Peek);
+                    let done = balance.refund(hits, id);
+                    let after = balance.ask(0, Ask::Peek);
+                    let left = |verdict: Verdict| verdict.remaining as i64 - verdict.excess.unwrap_or(0) as i64;
+                    let given = match done {
+                        Some((given, true)) => given as i64,
+                        _ => 0,
+                    };
+                    prop_assert_eq!(left(after) - left(before), given);
+                    prop_assert_eq!(done.is_some_and(|(_, is_new)| is_new), ids.insert(id));
+                }
+            }
+            let told = balance.ask(0, Ask::Peek);
+            prop_assert_eq!(told.held.unwrap().credit, topped_up);
+            let left = told.remaining + told.held.unwrap().hits;
+            prop_assert!(left <= number + topped_up, "{:?}", told);
+        }
+    }
+}
+
+const RULES: &str = "
+domain: llm
+descriptors:
+  - key: tenant
+    descriptors:
+      - key: hold
+        rate_limits:
+          - {name: credit, algorithm: budget, unit: never, requests_per_unit: 100, usage: {by: day, keep: 400d}}
+          - {name: a-minute, algorithm: budget, unit: minute, requests_per_unit: 5000}
+  - key: other
+    descriptors:
+      - key: hold
+        rate_limit: {algorithm: budget, unit: month, time_zone: UTC, requests_per_unit: 10, carry_percent: 20}
+";
+
+async fn asks(tollgate: &Tollgate, key: &str, stream: &str, hits: u64) -> (Code, u32) {
+    let mut asked = request("llm", &[&[("tenant", "acme"), (key, stream)]]);
+    asked.descriptors[0].hits_addend = Some(hits);
+    let answer = tollgate.ask(asked).await.unwrap();
+    (answer.overall_code(), answer.statuses[0].limit_remaining)
+}
+
+const TOKEN: &str = "a token of some length";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_budget_is_shown_topped_up_and_refunded_by_the_command() {
+    let redis = Redis::start();
+    let url = redis.url();
+    for by_service in [false, true] {
+        redis.command::<()>("FLUSHALL").await;
+        let admin = ["ADMIN_API=true", "ADMIN_TOKEN=a token of some length"].map(str::to_owned);
+        let settings = [&admin[..], &[format!("REDIS_URL={url}")]].concat();
+        let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
+        let service = Tollgate::start(RULES, &settings);
+        let (rules, address) = (service.rules.path().to_str().unwrap().to_owned(), service.http_port.to_string());
+        let budget = |words: &[&str]| {
+            let mut program = command();
+            program.arg("budget").args(words).args(["--domain", "llm", "tenant=acme"]);
+            if by_service {
+                program.args(["--address", &format!("localhost:{address}")]).env("ADMIN_TOKEN", TOKEN);
+            } else {
+                program.envs([("REDIS_URL", url.as_str()), ("RULES", &rules)]);
+            }
+            let output = program.output().unwrap();
+            let text = |bytes| String::from_utf8(bytes).unwrap();
+            (output.status.code(), text(output.stdout), text(output.stderr))
+        };
+        assert_eq!(asks(&service, "hold", "a", 80).await, (Code::Ok, 20));
+        assert_eq!(asks(&service, "settle", "a", 90).await, (Code::Ok, 10));
+        assert_eq!(asks(&service, "hold", "b", 30).await.0, Code::OverLimit);
+        let (code, out, _) = budget(&["show"]);
+        let shown = "100 in all, budget (credit): 10 of 100 left, 90 used\n";
+        assert!(
+            code == Some(0) && out.contains(shown) && out.contains("(a-minute): 4910 of 5000 left, 90 used"),
+            "{out}"
+        );
+        let (code, _, said) = budget(&["top-up", "--hits", "50", "--id", "invoice-1"]);
+        assert!(code == Some(1) && said.contains("choose one of credit, a-minute as rule"), "{said}");
+        let top_up = ["top-up", "--hits", "50", "--id", "invoice-1", "--rule", "credit", "--why", "paid"];
+        let (code, out, _) = budget(&top_up);
+        assert_eq!(code, Some(0));
+        let shown = "100 in all, budget (credit): 60 of 100 left, 90 used, 50 beyond the number\n";
+        assert!(out.starts_with("50 credited\n") && out.ends_with(shown), "{out}");
+        let (code, out, _) = budget(&top_up);
+        assert!(code == Some(0) && out.starts_with("nothing changed: 50 were credited with this ID before\n"), "{out}");
+        assert_eq!(asks(&service, "hold", "b", 30).await, (Code::Ok, 30));
+        let (code, _, said) = budget(&["refund", "-n", "50", "--id", "invoice-1", "--rule", "credit"]);
+        assert!(code == Some(1) && said.contains("another credit of credit with this ID"), "{said}");
+        let (code, out, _) = budget(&["refund", "-n", "500", "--id", "sorry", "--rule", "credit", "--json"]);
+        let told: Value = serde_json::from_str(&out).unwrap();
+        assert_eq!((code, &told["hits"], &told["repeated"]), (Some(0), &90.into(), &false.into()));
+        let told = &told["counter"];
+        assert_eq!((&told["remaining"], &told["budget"]["used"]), (&120.into(), &0.into()), "{told}");
+        assert_eq!((&told["budget"]["credit"], &told["budget"]["held"]), (&50.into(), &30.into()));
+        let (code, _, said) = budget(&["top-up", "-n", "5", "--id", "invoice-2", "--rule", "a-minute"]);
+        assert!(code == Some(1) && said.contains("a-minute is not topped up, because its window slides"), "{said}");
+        let (code, out, _) = budget(&["refund", "-n", "5", "--id", "invoice-2", "--rule", "a-minute"]);
+        assert!(code == Some(0) && out.starts_with("5 credited\n"), "{out}");
+        let (code, _, said) = budget(&["top-up", "-n", "0", "--id", "invoice-3"]);
+        assert!(
+            code == Some(1) && said.contains("hits are a whole number from 1 to 9007199254740991, not 0"),
+            "{said}"
+        );
+        // The trail says who did it, and why; the statement of usage what was charged and paid.
+        let other = |words: &[&str]| {
+            let mut program = command();
+            program.args(words).args(["--address", &format!("localhost:{}", service.http_port)]);
+            String::from_utf8(program.env("ADMIN_TOKEN", TOKEN).output().unwrap().stdout).unwrap()
+        };
+        let trail = other(&["audit"]);
+        for effect in
+            ["credited  top-up of 50 to credit, with the ID invoice-1", "refund of 90 to credit", "refund of 5"]
+        {
+            assert!(trail.contains(effect), "{trail}");
+        }
+        assert_eq!(trail.matches("top-up").count(), 1, "{trail}");
+        let usage = other(&["usage", "--open", "--json"]);
+        let usage: Value = serde_json::from_str(&usage).unwrap();
+        let row = &usage["rows"][0];
+        assert_eq!((&row["cost"], &row["topped_up"], &row["admitted"]), (&0.into(), &50.into(), &2.into()), "{usage}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_budget_in_memory_is_credited_over_http() {
+    let service = Tollgate::start(
+        RULES,
+        &["ADMIN_API=true", "ADMIN_TOKEN=a token of some length", "ADMIN_READ_TOKEN=another of some length"],
+    );
+    let credit = |query: &str, body: Value, token: &str| {
+        service.admin_with("POST", &format!("/credits{query}"), token, &body.to_string())
+    };
+    let acme = "?domain=llm&tenant=acme";
+    let top_up = json!({"kind": "top-up", "hits": 50, "id": "invoice-1", "rule": "credit"});
+    assert_eq!(credit(acme, top_up.clone(), "another of some length").0, 403);
+    let (status, told) = credit(acme, top_up.clone(), TOKEN);
+    assert_eq!((status, &told["hits"], &told["repeated"]), (200, &50.into(), &false.into()), "{told}");
+    assert_eq!(credit(acme, top_up, TOKEN).1["repeated"], true);
+    assert_eq!(asks(&service, "hold", "a", 150).await, (Code::Ok, 0));
+    let other = json!({"kind": "top-up", "hits": 5, "id": "x"});
+    let (status, told) = credit("?domain=llm&other=acme", other.clone(), TOKEN);
+    assert_eq!((status, &told["counter"]["budget"]["credit"]), (200, &5.into()), "{told}");
+    assert_eq!(told["counter"]["remaining"], 15);
+    for (query, body, status, said) in [
+        (acme, other.clone(), 409, "choose one of credit, a-minute as rule"),
+        (acme, json!({"kind": "gift", "hits": 5, "id": "x"}), 400, "write top-up or refund"),
+        (acme, json!({"kind": "refund", "hits": 5, "id": " "}), 400, "a credit needs an ID"),
+        (acme, json!({"kind": "refund", "hits": -5, "id": "x"}), 400, "the body is no credit"),
+        (acme, json!({"kind": "refund", "hits": 5, "id": "x", "rule": "nix"}), 404, "with the name nix"),
+        ("?domain=llm&tenants=acme", other.clone(), 404, "did you mean"),
+        ("?domain=llm", other, 400, "name a descriptor"),
+    ] {
+        let (found, told) = credit(query, body, TOKEN);
+        assert!(found == status && told["error"].as_str().unwrap().contains(said), "{found} {told}, not {said}");
+    }
+}
