@@ -5,6 +5,7 @@ pub mod printable;
 pub mod wildcard;
 pub mod descriptor;
 pub mod algorithm;
+pub mod price;
 pub mod share;
 pub mod usage;
 pub mod adjustment;

@@ -163,6 +163,7 @@ const FROM_BELOW: &[(&str, &[&str])] = &[
             "printable",
             "wildcard",
             "algorithm",
+            "price",
             "share",
             "descriptor",
             "usage",
