@@ -4,8 +4,10 @@
 use std::borrow::Borrow;
 
 use crate::adjustment::Applied;
+use crate::algorithm::Ask;
 use crate::check::Check;
 use crate::descriptor::Role;
+use crate::price::{Cost, Price};
 use crate::rules::{Domain, FailureMode, Rule, RuleLimit};
 
 /// A question to one limit, with its context.
@@ -23,11 +25,34 @@ pub struct Asked<'a> {
     pub adjusted: Applied<'a>,
     /// Whether another question of the request asks for it: a part of what a stream holds or settles.
     pub is_part: bool,
+    /// What the hits are worth, for a budget that is kept in money.
+    pub weighed: Option<Box<Weighed>>,
+}
+
+/// The cost of what a stream asks for, from which the hits of the question are rounded up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Weighed {
+    /// The price of a million units. Of several parts, each has its own.
+    pub price: Price,
+    /// The exact cost, of all parts together.
+    pub cost: Cost,
 }
 
 impl Borrow<Check> for Asked<'_> {
     fn borrow(&self) -> &Check {
         &self.check
+    }
+}
+
+impl Weighed {
+    /// Returns the question for the cost instead of units. A hold takes at least one hit: a stream that held nothing
+    /// would pass however little is left.
+    pub(crate) fn ask(&self, units: Ask) -> Ask {
+        match units {
+            Ask::Take(_) => Ask::Take(self.cost.hits().max(1)),
+            Ask::Settle(_) => Ask::Settle(self.cost.hits()),
+            other => other,
+        }
     }
 }
 

@@ -8,10 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::algorithm::{Ask, Limit, MAX_PERIOD, NEVER, TimeZone};
 
-/// The key of the last entry of a descriptor by which a stream holds hits of a budget. Its value names the stream.
+/// The key of the entry of a descriptor by which a stream holds hits of a budget. Its value names the stream. Only
+/// entries that choose a price follow it.
 pub const HOLD_KEY: &str = "hold";
 
-/// The key of the last entry of a descriptor by which a stream settles what it has used of a budget.
+/// The key of the entry of a descriptor by which a stream settles what it has used of a budget, in the same place.
 pub const SETTLE_KEY: &str = "settle";
 
 /// Text of a request. Up to 24 bytes need no allocation.
@@ -48,6 +49,13 @@ pub struct Descriptor {
     pub ask: Ask,
     /// A limit that the client sets to replace the configured one.
     pub limit: Option<Override>,
+}
+
+impl Descriptor {
+    /// Returns whether it settles what a stream has used. Entries that choose a price may follow the one that says so.
+    pub fn settles(&self) -> bool {
+        self.entries.iter().any(|entry| entry.key == SETTLE_KEY)
+    }
 }
 
 /// One step of a descriptor.

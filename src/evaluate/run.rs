@@ -231,11 +231,13 @@ impl<'r> Run<'r> {
 /// Returns the display name of the key that a limit counts: its descriptor's entries, with a pattern for values that
 /// share a counter, and with values as far as they are shown.
 fn name(limited: &Limited<'_>, request: &Request, values: &Values) -> String {
-    let shared = |level| match limited.asked.source {
-        Source::Rule(rule, _) => rule.shared_pattern(level),
+    let rule = match limited.asked.source {
+        Source::Rule(rule, _) => Some(rule),
         Source::Override(_) => None,
     };
-    let entries = request.descriptors[limited.asked.check.descriptor].entries.iter().enumerate();
+    let shared = |level| rule.and_then(|rule| rule.shared_pattern(level));
+    let entries = &request.descriptors[limited.asked.check.descriptor].entries;
+    let entries = rule.map_or(&**entries, |rule| rule.split(entries).0).iter().enumerate();
     let entry = |(level, entry): (usize, &Entry)| match values.shown(shared(level).unwrap_or(&entry.value)) {
         Some(value) => format!("{}={value}", entry.key),
         None => entry.key.to_string(),

@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::reached::Reached;
+use crate::engine::asked::Source;
 use crate::engine::decision::Limited;
 use crate::engine::descriptor::{Entry, Request, Role};
 use crate::engine::printable::printable;
@@ -68,6 +69,10 @@ impl Notice {
     ) -> Notice {
         let check = &limited.asked.check;
         let entries = request.descriptors.get(check.descriptor).map_or(&[][..], |descriptor| &descriptor.entries);
+        let entries = match limited.asked.source {
+            Source::Rule(rule, _) => rule.split(entries).0,
+            Source::Override(_) => entries,
+        };
         Notice {
             id: format!("notice_{:032x}", fastrand::u128(..)),
             time: Timestamp::try_from(SystemTime::now()).unwrap_or_default().to_string(),

@@ -113,7 +113,8 @@ impl Case {
             key => format!("{{key: {key}, {beside}}}"),
         };
         let other = "{key: other, rate_limit: {name: other, unit: day, requests_per_unit: 1000}}";
-        format!("domain: sim\ndescriptors:\n  - {other}\n  - {pair}\n")
+        let prices = if self.has("weigh_by") && self.is_counted() { "prices: {any: 2000000}\n" } else { "" };
+        format!("domain: sim\n{prices}descriptors:\n  - {other}\n  - {pair}\n")
     }
 
     /// Returns whether the loader rejects the rules, and all problems.

@@ -17,10 +17,11 @@ use crate::usage::page::MARK;
 ///
 /// A name reads `PREFIX{domain|key=value|key=value}|LIMIT`. The braces are a Redis Cluster hash tag: all counters of
 /// one descriptor are in one slot. `LIMIT` names the algorithm, the version of its layout, and its window. A limit that
-/// a request sets has the prefix `override|` and a separate counter. In the tag, separators and bytes that are not
-/// printable ASCII are escaped as `%` and two hexadecimal digits. A value that represents all matches of a pattern is
-/// marked with `~` instead of `=`. The last value of a limit with holders is marked the same way; it is not part of the
-/// name, because it identifies the [`holder`]. A long tag is replaced by its BLAKE3 hash.
+/// a request sets has the prefix `override|` and a separate counter, and so has one that is kept in money, with
+/// `money|`. In the tag, separators and bytes that are not printable ASCII are escaped as `%` and two hexadecimal
+/// digits. A value that represents all matches of a pattern is marked with `~` instead of `=`. The last value of a
+/// limit with holders is marked the same way; it is not part of the name, because it identifies the [`holder`]. A long
+/// tag is replaced by its BLAKE3 hash.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(String);
 
@@ -29,6 +30,8 @@ pub struct Key(String);
 pub enum Origin {
     /// The rules.
     Rule,
+    /// The rules, in which it is kept in money.
+    Money,
     /// The request.
     Override,
 }
@@ -64,9 +67,11 @@ impl Key {
             name.push_str(&hash.to_hex());
         }
         name.push_str("}|");
-        if origin == Origin::Override {
-            name.push_str("override|");
-        }
+        name.push_str(match origin {
+            Origin::Rule => "",
+            Origin::Money => "money|",
+            Origin::Override => "override|",
+        });
         limit.identity(&mut name);
         Key(name)
     }

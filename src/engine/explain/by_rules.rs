@@ -5,7 +5,7 @@ use super::{At, Explained, ExplainedLease, ExplainedLimit, Found, Matched, Misse
 use crate::adjustment::Kind;
 use crate::asked::{Asked, OVERRIDE, Source};
 use crate::check::group::Votes;
-use crate::descriptor::{Descriptor, Request, Role, per_of};
+use crate::descriptor::{Descriptor, Entry, Request, Role, per_of};
 use crate::plan::Plan;
 use crate::rules::{Allowance, Budget, Domain, Place, Rule, RuleLimit, Rules};
 
@@ -20,10 +20,10 @@ pub(super) fn denied_anyway(plan: &Plan<'_>) -> Option<String> {
     votes.deny().then(|| let_nothing_pass(&names()))
 }
 
-/// Describes the adjustments of a limit for a descriptor, and their effects.
-fn adjustments(asked: &Asked<'_>, descriptor: &Descriptor) -> Vec<String> {
+/// Describes the adjustments of a limit for the entries that name its counter, and their effects.
+fn adjustments(asked: &Asked<'_>, entries: &[Entry]) -> Vec<String> {
     let words = asked.adjusted.all().map(|adjustment| {
-        let words = adjustment.about(&descriptor.entries);
+        let words = adjustment.about(entries);
         match adjustment.content.effect.kind() {
             Kind::Number => {
                 let limit = &asked.check.limit;
@@ -108,6 +108,7 @@ impl OfPlan<'_, '_> {
         };
         let planned = self.plan.all().find(is_it);
         let asked = self.plan.asked().iter().find(is_it);
+        let entries = rule.counted(&self.descriptor().entries);
         let is_limited = matches!(limit.config.allowance, Allowance::Limited(_));
         let replaced_by = if planned.is_none() && is_limited { self.replaced_by(limit) } else { None };
         ExplainedLimit {
@@ -121,16 +122,17 @@ impl OfPlan<'_, '_> {
             parts: {
                 let brought = self.descriptor().limit.filter(|_| rule.takes_number());
                 let effective = brought.and(planned).map(|asked| &asked.check.limit);
-                parts::of(self.rules, rule, (limit, effective))
+                let price = planned.and_then(|planned| Some(planned.weighed.as_ref()?.price));
+                parts::of(self.rules, rule, (limit, effective, price))
             },
             lease: planned.and_then(|planned| planned.check.lease).map(ExplainedLease::from),
             in_share: limit
                 .config
                 .options
                 .enforce
-                .map(|share| share.has(rule, &limit.config, (&self.request.domain, &self.descriptor().entries))),
+                .map(|share| share.has(rule, &limit.config, (&self.request.domain, &entries))),
             replaced_by,
-            adjustments: planned.map(|planned| adjustments(planned, self.descriptor())).unwrap_or_default(),
+            adjustments: planned.map(|planned| adjustments(planned, &entries)).unwrap_or_default(),
             counter: asked.map(|asked| asked.check.key.to_string()),
             penalty_counter: asked.and_then(|asked| Some(asked.check.penalty.as_ref()?.key.to_string())),
             state: None,
@@ -152,7 +154,7 @@ impl OfPlan<'_, '_> {
             lease: None,
             in_share: None,
             replaced_by: None,
-            adjustments: adjustments(planned, self.descriptor()),
+            adjustments: adjustments(planned, &self.descriptor().entries),
             counter: asked.map(|asked| asked.check.key.to_string()),
             penalty_counter: None,
             state: None,

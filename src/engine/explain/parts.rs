@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::At;
 use crate::algorithm::{Limit, Options};
 use crate::descriptor;
+use crate::price::Price;
 use crate::rules::options::{denied_body, lease, own_share};
 use crate::rules::{Allowance, Domain, LimitConfig, Line, OriginConfig, Place, Rule, RuleLimit, Rules, SettingOrigin};
 
@@ -40,8 +41,12 @@ pub enum From {
 }
 
 /// Returns the parts of a limit, the most important first. `brought` is the limit in force if the request has brought
-/// its number along.
-pub(super) fn of(rules: &Rules, rule: &Rule, (limit, brought): (&RuleLimit, Option<&Limit>)) -> Vec<Part> {
+/// its number along, and `price` what its entries choose.
+pub(super) fn of(
+    rules: &Rules,
+    rule: &Rule,
+    (limit, brought, price): (&RuleLimit, Option<&Limit>, Option<Price>),
+) -> Vec<Part> {
     let mut parts = Parts { rules, rule, line: limit.line, list: Vec::new() };
     let config = &limit.config;
     match &config.allowance {
@@ -68,6 +73,9 @@ pub(super) fn of(rules: &Rules, rule: &Rule, (limit, brought): (&RuleLimit, Opti
             }
             _ => parts.add_own(key, value),
         }
+    }
+    if let Some(price) = price {
+        parts.add_own("price", format!("{price} per million units"));
     }
     if !config.replaces.is_empty() {
         parts.add_own("replaces", config.replaces.join(", "));

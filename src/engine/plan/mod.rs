@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use crate::adjustment::{Applied, Effect, InForce, LimitName};
 use crate::algorithm::{Algorithm, Ask, Bounds, Caller, Limit, LimitErrors, MAX_HITS, MAX_NUMBER, Options};
-use crate::asked::{Asked, Source};
+use crate::asked::{Asked, Source, Weighed};
 use crate::check::{
     Check, CheckVerdict, Key, Occasion, Origin, Partly, Penalized, Recorded, StoreError, Verdicts, holder,
 };
 use crate::decision::{Answer, Decision, Few, Limited, Status};
-use crate::descriptor::{Descriptor, Entry, HOLD_KEY, Override, Request, Role, SETTLE_KEY};
+use crate::descriptor::{Descriptor, Entry, Override, Request, Role};
 use crate::rules::expect::{Expect, Missing};
 use crate::rules::options::RuleOptions;
 use crate::rules::{Allowance, Defaults, Domain, FailureMode, LimitConfig, Rule, RuleLimit, Rules};
@@ -252,7 +252,8 @@ impl<'a> Plan<'a> {
         for rule_limit in &rule.limits {
             let LimitConfig { allowance, failure_mode, options, .. } = &*rule_limit.config;
             // Every option takes effect somewhere: mostly here, and those of the answer in `grpc`.
-            let RuleOptions { cost, give_back, penalty, lease, own_share, durable, usage, number, .. } = options;
+            let RuleOptions { cost, give_back, penalty, lease, own_share, durable, usage, number, weigh_by, .. } =
+                options;
             let RuleOptions { enforce: _, denied_body: _, soft: _, quota_unit: _, notify: _, .. } = options;
             let Allowance::Limited(limit) = *allowance else { continue };
             if is_replaced(rule_limit.name(), matched) {
@@ -260,8 +261,11 @@ impl<'a> Plan<'a> {
             }
             let descriptor = &request.descriptors[index];
             let is_of_budget = limit.algorithm() == Algorithm::Budget;
-            let (held, ask) = if is_of_budget { budget_ask(descriptor) } else { (None, descriptor.ask) };
-            let entries = held.as_deref().unwrap_or(&descriptor.entries);
+            let (entries, ask) = (&*rule.counted(&descriptor.entries), descriptor.ask);
+            let ask = if rule.settles(&descriptor.entries) { settle(ask) } else { ask };
+            let price = weigh_by.as_ref().map(|weights| weights.price(rule.split(&descriptor.entries).1));
+            let weighed = price.map(|price| Weighed { price, cost: price.of(ask.settled().unwrap_or(ask.taken())) });
+            let ask = weighed.map_or(ask.times(*cost), |weighed| weighed.ask(ask));
             let name = LimitName { path: &rule.path, label: &rule_limit.label };
             let adjusted = self.applied(&request.domain, Some(name), entries);
             let brought = number.zip(descriptor.limit).map(|(number, brought)| number.limit(&limit, brought));
@@ -270,8 +274,8 @@ impl<'a> Plan<'a> {
                 self.refused = self.refused.or(Some((index, rule_limit)));
             }
             let shared_pattern = |level| rule.shared_pattern(level);
-            let (prefix, domain) = (&self.options.key_prefix, &request.domain);
-            let own_key = || Key::new(prefix, domain, entries, shared_pattern, &limit, Origin::Rule);
+            let (prefix, domain, origin) = (&self.options.key_prefix, &request.domain, rule_limit.config.origin());
+            let own_key = || Key::new(prefix, domain, entries, shared_pattern, &limit, origin);
             let of_window = |start_s| Key::of_window(prefix, domain, entries, shared_pattern, start_s);
             // Names of envoyproxy/ratelimit have no form for a penalty, or for usage pages, which must be in the same
             // cluster slot.
@@ -302,10 +306,11 @@ impl<'a> Plan<'a> {
                 shared,
                 durable: *durable,
                 recorded,
-                ..Check::new(key, limit, ask.times(*cost))
+                ..Check::new(key, limit, ask)
             };
             let source = Source::Rule(rule, rule_limit);
-            self.add(Asked { check, source, role, failure_mode: *failure_mode, adjusted, is_part: false });
+            let (failure_mode, weighed) = (*failure_mode, weighed.map(Box::new));
+            self.add(Asked { check, source, role, failure_mode, adjusted, is_part: false, weighed });
         }
     }
 
@@ -327,7 +332,15 @@ impl<'a> Plan<'a> {
         let check =
             Check { role: of_check, descriptor: index, caller, shared, ..Check::new(key, limit, descriptor.ask) };
         let failure_mode = domain.defaults.failure_mode;
-        self.add(Asked { check, source: Source::Override(domain), role, failure_mode, adjusted, is_part: false });
+        self.add(Asked {
+            check,
+            source: Source::Override(domain),
+            role,
+            failure_mode,
+            adjusted,
+            is_part: false,
+            weighed: None,
+        });
     }
 
     /// Returns the adjustments that apply to a limit of this descriptor.
@@ -341,7 +354,7 @@ impl<'a> Plan<'a> {
     /// adjustment.
     fn add(&mut self, mut asked: Asked<'a>) {
         let settles = asked.check.ask.settled().is_some();
-        if self.join_streams(&mut asked.check) {
+        if self.join_streams(&mut asked) {
             asked.join();
         }
         if settles {
@@ -384,18 +397,23 @@ impl<'a> Plan<'a> {
     /// Adds what a stream holds or settles to the same of an earlier descriptor, which asks for both: Envoy tells the
     /// parts of a stream's cost by several descriptors of one call, in any order, and the first must not settle alone.
     /// Returns whether there is an earlier one.
-    fn join_streams(&mut self, check: &mut Check) -> bool {
+    fn join_streams(&mut self, Asked { check, weighed, .. }: &mut Asked<'a>) -> bool {
         if check.limit.algorithm() != Algorithm::Budget {
             return false;
         }
         let is_same = |other: &Check| other.key == check.key && other.caller.holder == check.caller.holder;
-        for Asked { check: other, .. } in &mut self.asked {
+        for Asked { check: other, weighed: of_other, .. } in &mut self.asked {
             let sum = |a: u64, b: u64| a.saturating_add(b).min(MAX_HITS);
             other.ask = match (other.ask, check.ask) {
                 (Ask::Take(a), Ask::Take(b)) if is_same(other) => Ask::Take(sum(a, b)),
                 (Ask::Settle(a), Ask::Settle(b)) if is_same(other) => Ask::Settle(sum(a, b)),
                 _ => continue,
             };
+            if let (Some(sum), Some(part)) = (of_other, weighed) {
+                // Rounded up once, after the sum.
+                sum.cost = sum.cost.and(part.cost);
+                other.ask = sum.ask(other.ask);
+            }
             if check.ask.settled().is_some() {
                 // No ban denies a settle.
                 check.penalty = None;
@@ -411,7 +429,7 @@ impl<'a> Plan<'a> {
     fn hold_estimates(&mut self) {
         let is_budget = |check: &Check| check.limit.algorithm() == Algorithm::Budget;
         for place in 0..self.asked.len() {
-            let Asked { check, source, is_part, .. } = &self.asked[place];
+            let Asked { check, source, is_part, weighed, .. } = &self.asked[place];
             let brought = check.ask.taken();
             // An adjustment lets the request pass without it.
             let is_exempt =
@@ -420,8 +438,8 @@ impl<'a> Plan<'a> {
                 continue;
             }
             let is_same = |other: &Check| other.key == check.key && other.caller.holder == check.caller.holder;
-            let checks = || self.asked.iter().map(|asked| &asked.check);
-            if brought == 0 && checks().any(|other| is_same(other) && other.ask.taken() > 0) {
+            let same = || self.asked.iter().filter(|other| is_same(&other.check));
+            if brought == 0 && same().any(|other| other.check.ask.taken() > 0) {
                 self.asked[place].join();
                 continue;
             }
@@ -435,8 +453,21 @@ impl<'a> Plan<'a> {
             let most = options.max_estimate.map_or(MAX_NUMBER, times);
             let is_sound = |most: u64| brought <= most.saturating_mul(cost);
             let is_brought = brought > 0 && options.max_estimate.is_none_or(is_sound);
-            let beside = || checks().filter(|other| other.descriptor == check.descriptor && is_budget(other));
-            let of_others = || beside().filter_map(|other| other.limit.options().estimate).max();
+            let is_beside = |other: &Check| other.descriptor == check.descriptor && is_budget(other);
+            let beside = || self.asked.iter().filter(|other| is_beside(&other.check));
+            // Of the prices of all parts, the highest: any of them may be the one that brings no estimate.
+            let price =
+                weighed.as_ref().and_then(|_| same().filter_map(|part| Some(part.weighed.as_ref()?.price)).max());
+            let of_other = |other: &Asked<'_>| {
+                let estimate = other.check.limit.options().estimate?;
+                match (price, &other.weighed) {
+                    // Units, at their price.
+                    (Some(price), None) => Some(price.of(estimate).hits()),
+                    (None, Some(_)) => None,
+                    (Some(_), Some(_)) | (None, None) => Some(estimate),
+                }
+            };
+            let of_others = || beside().filter_map(of_other).max();
             let of_rule = || times(options.estimate.or_else(of_others).unwrap_or(1));
             let hits = if is_brought { brought } else { of_rule().min(most) }.max(least);
             let learns = !is_brought && options.learn_estimate == Some(true);
@@ -627,18 +658,12 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Returns what a descriptor asks of a budget, and the entries that name its counter if they are not its own: those of
-/// a settle end with another key than the rule.
-fn budget_ask(Descriptor { entries, ask, .. }: &Descriptor) -> (Option<Vec<Entry>>, Ask) {
-    let Some((last, path)) = entries.split_last().filter(|(last, _)| last.key == SETTLE_KEY) else {
-        return (None, *ask);
-    };
-    let held = Entry { key: HOLD_KEY.into(), value: last.value.clone() };
-    let ask = match ask {
+/// Returns what a descriptor that settles asks of a budget.
+fn settle(ask: Ask) -> Ask {
+    match ask {
         Ask::Take(_) | Ask::Peek => Ask::Settle(ask.taken()),
-        other => *other,
-    };
-    (Some(path.iter().cloned().chain([held]).collect()), ask)
+        other => other,
+    }
 }
 
 /// Returns the limit that a request sets. It uses the defaults of its domain, but a sliding window if the number is too

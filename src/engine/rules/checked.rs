@@ -9,6 +9,7 @@ use super::expect::Expect;
 use super::options::{self, RuleOptions};
 use super::report::Line;
 use crate::algorithm::{Algorithm, Limit, TimeZone};
+use crate::check::Origin;
 use crate::descriptor::{Role, Unit};
 
 /// A validated domain.
@@ -135,6 +136,13 @@ pub struct LimitConfig {
     pub options: RuleOptions,
     /// Names of limits that do not apply to a request that this one applies to.
     pub replaces: Vec<String>,
+}
+
+impl LimitConfig {
+    /// Returns the origin of its counter's name: units and money have separate counters.
+    pub fn origin(&self) -> Origin {
+        if self.options.weigh_by.is_some() { Origin::Money } else { Origin::Rule }
+    }
 }
 
 /// Where the settings come from that a limit may leave out.

@@ -1,5 +1,6 @@
 //! The rules in force: a compiled snapshot that never changes, and the search of a descriptor's rule.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -17,7 +18,7 @@ use super::report::Line;
 use super::shares::DomainShares;
 use super::version;
 use crate::algorithm::Algorithm;
-use crate::descriptor::{Descriptor, Entry, Role, SETTLE_KEY};
+use crate::descriptor::{Descriptor, Entry, HOLD_KEY, Role, SETTLE_KEY};
 use crate::wildcard::Wildcard;
 
 /// A rule in force.
@@ -87,7 +88,7 @@ impl RuleLimit {
 }
 
 impl Rule {
-    /// Returns the number of entries in a descriptor that reaches the rule.
+    /// Returns the number of entries in a descriptor that reaches the rule, apart from those that choose a price.
     pub fn levels(&self) -> usize {
         self.levels as usize
     }
@@ -121,6 +122,38 @@ impl Rule {
             Allowance::Unlimited => None,
         };
         self.limits.iter().any(|limit| algorithm(limit) == Some(Algorithm::Budget))
+    }
+
+    /// Returns the keys of the entries that choose the price of a unit, which may follow those of the rule. All its
+    /// limits that have a price name the same ones.
+    pub fn weigh_by(&self) -> &[Box<str>] {
+        let mut weights = self.limits.iter().filter_map(|limit| limit.config.options.weigh_by.as_ref());
+        weights.next().map_or(&[], |weights| &weights.keys)
+    }
+
+    /// Splits the entries of a descriptor that reaches the rule into those that name the counter, and those that choose
+    /// the price of a unit.
+    pub fn split<'e>(&self, entries: &'e [Entry]) -> (&'e [Entry], &'e [Entry]) {
+        entries.split_at(self.levels().min(entries.len()))
+    }
+
+    /// Returns the entries by which a descriptor that reaches the rule names its counter. Those of a settle end with
+    /// another key than the rule, and entries that choose a price are not among them.
+    pub fn counted<'e>(&self, entries: &'e [Entry]) -> Cow<'e, [Entry]> {
+        let (counted, _) = self.split(entries);
+        match counted.split_last() {
+            Some((last, path)) if self.settles(entries) => {
+                let held = Entry { key: HOLD_KEY.into(), value: last.value.clone() };
+                Cow::Owned(path.iter().cloned().chain([held]).collect())
+            }
+            _ => Cow::Borrowed(counted),
+        }
+    }
+
+    /// Returns whether a descriptor that reaches the rule settles what a stream has used.
+    pub fn settles(&self, entries: &[Entry]) -> bool {
+        let (counted, _) = self.split(entries);
+        counted.last().is_some_and(|last| last.key == SETTLE_KEY) && self.is_budget()
     }
 
     /// Returns whether statistics distinguish its requests by their values.
@@ -501,16 +534,19 @@ impl Compiler {
             self.shared.push(share_threshold.then(|| value.as_deref().unwrap_or("*").into()));
             self.stat_names.push(if value_to_metric { StatName::Value } else { StatName::Rule });
             let names = self.stat_names(detailed_metric);
-            let node = self.node(place, names, descriptor.rule, descriptor.descriptors);
+            let mut node = self.node(place, names, descriptor.rule, descriptor.descriptors);
             self.stat_names.truncate(depth);
             self.ends.truncate(depth);
             self.path.truncate(path);
             self.shared.truncate(depth);
 
-            let is_budget = |RuleId(id): &RuleId| self.rules[id.get() as usize - 1].is_budget();
-            if let Some(id) = node.rule.filter(is_budget).filter(|_| value.is_none()) {
-                let settles = Node { rule: Some(id), place, level: None };
+            let rule = |RuleId(id): RuleId| &self.rules[id.get() as usize - 1];
+            if let Some(id) = node.rule.filter(|id| rule(*id).is_budget()).filter(|_| value.is_none()) {
+                let weigh_by = rule(id).weigh_by();
+                let settles = Node { rule: Some(id), place, level: weighing(weigh_by, id, place) };
                 level.key(SETTLE_KEY.into()).default = Some(Box::new(settles));
+                // Validation leaves no descriptors there.
+                node.level = node.level.or_else(|| weighing(weigh_by, id, place));
             }
 
             let wild_key = key.contains('*');
@@ -580,6 +616,15 @@ impl Compiler {
         let level = (!descriptors.is_empty()).then(|| Box::new(self.level(descriptors)));
         Node { rule, place, level }
     }
+}
+
+/// Builds the levels of the entries that choose a price: each of them reaches the rule, with any value.
+fn weighing(keys: &[Box<str>], id: RuleId, place: Place) -> Option<Box<Level>> {
+    let (key, rest) = keys.split_first()?;
+    let node = Node { rule: Some(id), place, level: weighing(rest, id, place) };
+    let mut level = Level { width: 1, ..Level::default() };
+    level.key(key.clone()).default = Some(Box::new(node));
+    Some(Box::new(level))
 }
 
 /// Builds a limit of the rule with this path. `place` is its index among the rule's limits if there are several.

@@ -67,6 +67,8 @@ pub struct RawDomain<'a> {
     pub expect: List<Text<'a>>,
     /// What happens to a request without one.
     pub on_missing: Raw<Text<'a>>,
+    /// What units cost.
+    pub prices: Raw<RawPrices<'a>>,
     /// The top level of the tree.
     pub descriptors: List<RawDescriptor<'a>>,
 }
@@ -84,6 +86,15 @@ pub struct RawDefaults<'a> {
     pub lease: Raw<RawMapping<'a>>,
     /// The part of a limit that instances admit by themselves.
     pub own_share: Raw<Text<'a>>,
+}
+
+/// A price, or prices by the values of an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RawPrices<'a> {
+    /// A number as it was written.
+    Price(Text<'a>),
+    /// Prices by values, in the order of the source, each value once.
+    Table(Vec<(Text<'a>, Raw<RawPrices<'a>>)>),
 }
 
 /// A node of the tree.

@@ -12,7 +12,7 @@ use super::complaints::Complaints;
 use super::config::{FieldPath, Raw, RawDomain};
 use super::report::{nearest, quoted};
 use super::section::{Key, Takes, key};
-use crate::descriptor::{Descriptor, Request, SETTLE_KEY};
+use crate::descriptor::{Descriptor, Request};
 
 pub(super) const EXPECT: Key = key(
     "expect",
@@ -86,8 +86,8 @@ impl Expect {
     /// settles need not bring any.
     pub fn missing<'a>(domain: &'a Domain, request: &Request) -> Option<Missing<'a>> {
         let expect = domain.expect.as_ref()?;
-        let settles = |descriptor: &Descriptor| descriptor.entries.last().is_some_and(|last| last.key == SETTLE_KEY);
-        if request.descriptors.iter().all(|descriptor| descriptor.ask.is_refund() || settles(descriptor)) {
+        let reports = |descriptor: &Descriptor| descriptor.ask.is_refund() || descriptor.settles();
+        if request.descriptors.iter().all(reports) {
             return None;
         }
         let has = |key: &str| {

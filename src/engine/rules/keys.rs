@@ -9,6 +9,7 @@ use std::sync::LazyLock;
 use super::checked::FailureMode;
 use super::expect;
 use super::options::{self, RuleOptions};
+use super::prices;
 use super::section::{Key, Section, Takes, key};
 use crate::algorithm::{Algorithm, Kind, Options};
 
@@ -21,6 +22,7 @@ pub static ROOT: Section = Section {
         key("defaults", Takes::One(&DEFAULTS), "Defaults for the limits of this file."),
         expect::EXPECT,
         expect::ON_MISSING,
+        prices::KEY,
         key("descriptors", Takes::Many(&DESCRIPTOR), "Matched against the first entry of a request's descriptor."),
     ]],
     required: &["domain"],

@@ -15,6 +15,7 @@ pub mod keys;
 mod matching;
 pub mod options;
 pub mod pairs;
+pub mod prices;
 pub mod report;
 pub mod section;
 mod shares;

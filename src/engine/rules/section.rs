@@ -51,6 +51,8 @@ pub enum Takes {
     Names,
     /// A mapping of any keys.
     Mapping,
+    /// Decimal numbers, nested in mappings of any keys.
+    Prices,
     /// A mapping of known keys.
     One(&'static Section),
     /// A list of mappings of known keys.

@@ -72,7 +72,7 @@ struct KeyOfEntry {
 /// used. Decodes nothing else.
 pub(super) fn is_report(body: &[u8]) -> bool {
     let reports = |DirectionOfOne { entries, is_negative_hits }: &DirectionOfOne| {
-        *is_negative_hits || entries.last().is_some_and(|last| last.key == SETTLE_KEY)
+        *is_negative_hits || entries.iter().any(|entry| entry.key == SETTLE_KEY)
     };
     let direction = Direction::decode(body.get(PREFIX..).unwrap_or_default());
     direction.is_ok_and(|direction| direction.descriptors.iter().any(reports))

@@ -39,6 +39,9 @@ pub(super) struct Line<'a> {
     rule: Option<Cow<'a, str>>,
     descriptor: Vec<Pair<'a>>,
     hits: i64,
+    /// The hits that a budget in money counts for all parts of a stream.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    counted: Option<u64>,
     limit: Option<Number>,
     remaining: Option<u64>,
     retry_after_ms: Option<u64>,
@@ -141,6 +144,7 @@ impl<'a> OfCall<'a> {
             rule: None,
             descriptor: self.values.of_entries(&descriptor.entries).map(|(key, value)| Pair { key, value }).collect(),
             hits: descriptor.ask.hits(),
+            counted: None,
             limit: None,
             remaining: None,
             retry_after_ms: None,
@@ -164,6 +168,7 @@ impl<'a> Context<'a, '_> {
         let check = &limited.asked.check;
         Some(Line {
             rule: Some(self.call.values.label(limited.asked.source)),
+            counted: counted(limited),
             limit: Some(Number::of(of_rule(limited))),
             remaining: limited.remaining(),
             retry_after_ms: limited.known_retry_after_ms().filter(|_| limited.over()),
@@ -208,6 +213,14 @@ impl Number {
         let period_ms = limit.window().map(|_| limit.period_ms());
         Number { algorithm: limit.algorithm().name(), number: limit.number(), period_ms }
     }
+}
+
+/// Returns the hits that a limit in money counts, in place of those of the request; `None` for others, and for a part
+/// for which another line of the call has them.
+fn counted(limited: &Limited<'_>) -> Option<u64> {
+    let Asked { check, weighed, is_part, .. } = &limited.asked;
+    weighed.as_ref().filter(|_| !is_part)?;
+    Some(check.ask.settled().unwrap_or_else(|| limited.taken()))
 }
 
 /// Returns the adjustments that apply to a limit.

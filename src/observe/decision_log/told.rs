@@ -26,6 +26,9 @@ pub struct Told {
     /// Number of hits requested.
     #[serde(default)]
     pub hits: i64,
+    /// Number of hits that a budget in money counts for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counted: Option<u64>,
     /// The limit's number and period.
     #[serde(default)]
     pub limit: Option<Number>,
@@ -126,7 +129,7 @@ impl Told {
             ("banned", _, None) => format!("Requests with {whose} were denied too often, and are blocked."),
             ("over" | "known_denial" | "failure_mode_local", Some(limit), _) if self.never => format!(
                 "A request with {whose} asked for {} at once, more than {limit} ever allow. Please ask for less.",
-                self.hits
+                self.counted.map_or(self.hits.into(), i128::from)
             ),
             ("over" | "known_denial" | "failure_mode_local", Some(limit), Some(returns)) => format!(
                 "Requests with {whose} have used all of {limit}. Please send the next one after {returns} UTC, and at \
@@ -166,7 +169,10 @@ impl Told {
     fn cause(&self) -> String {
         let left = self.remaining.map(|left| format!(", {left} left")).unwrap_or_default();
         match &*self.reason {
-            "over" => format!("it asked for {}{left}", counted(self.hits.unsigned_abs(), "hit")),
+            "over" => {
+                let hits = self.counted.unwrap_or(self.hits.unsigned_abs());
+                format!("it asked for {}{left}", counted(hits, "hit"))
+            }
             "within" => format!("within the limit{left}"),
             "banned" => "banned by a penalty after earlier denials".to_owned(),
             "adjustment" => "decided by an adjustment".to_owned(),

@@ -180,7 +180,7 @@ pub(super) fn name(request: &Request, asked: &Asked<'_>) -> String {
     let Some(descriptor) = request.descriptors.get(asked.check.descriptor) else { return String::new() };
     let entries = descriptor.entries.iter().map(|Entry { key, value }| (key.as_str(), value.as_str()));
     let Source::Rule(rule, _) = asked.source else { return joined(entries) };
-    let last = descriptor.entries.len().wrapping_sub(1);
+    let last = rule.levels().wrapping_sub(1);
     let holder = asked.check.limit.algorithm().has_holders().then_some(last);
     let open = entries.zip(spelled_out(rule)).enumerate().filter(|(_, (_, spelled_out))| spelled_out.is_none());
     joined(open.map(|(level, ((key, value), _))| {

@@ -125,7 +125,9 @@ impl<const N: usize> Sampling<N> {
         // of all versions agree. Clients gain nothing by choosing names that are sampled or not.
         let mut hash = xxh3_64(domain.as_bytes());
         let mut add = |text: &str| hash = xxh3_64_with_seed(text.as_bytes(), hash);
-        for (level, entry) in entries.iter().enumerate() {
+        // Entries that choose a price are no part of a counter.
+        let counted = rules.iter().map(|rule| rule.levels()).min().unwrap_or(entries.len());
+        for (level, entry) in entries.iter().enumerate().take(counted) {
             add(&entry.key);
             let is_shared = |rule: &&Rule| rule.shared_pattern(level).is_some() || names_holder(rule, level);
             if !rules.iter().any(is_shared) {

@@ -240,6 +240,7 @@ fn raw(of: &Map<String, Value>) -> RawDomain<'_> {
         }),
         expect: names(of, "expect"),
         on_missing: words(of, "on_missing"),
+        prices: Raw::Missing,
         descriptors: list(of, "descriptors", raw_descriptor),
     }
 }
@@ -274,6 +275,7 @@ fn raw_mapping<'v>(of: &'v Map<String, Value>, section: &Section) -> RawMapping<
             Takes::Number | Takes::Wide => number(of, key.name).map(|number| RawValue::Number(number.into())),
             Takes::Flag => flag(of, key.name).map(RawValue::Flag),
             Takes::Names => names(of, key.name).map(RawValue::Names),
+            Takes::Prices => unreachable!("only the top level has prices"),
             Takes::Mapping => given(of, key.name, |value| RawValue::Any(Box::new(value.as_object().unwrap().clone()))),
             Takes::One(section) => {
                 given(of, key.name, |value| RawValue::Mapping(raw_mapping(value.as_object().unwrap(), section)))

@@ -12,7 +12,7 @@ use std::hash::BuildHasher as _;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use crate::check::{Key, Origin};
+use crate::check::Key;
 use crate::descriptor::{Entry, Text};
 use crate::rules::expect::Expect;
 use crate::rules::{Allowance, Defaults, LimitConfig, Rule, RuleLimit, Rules};
@@ -351,11 +351,12 @@ pub fn example(rule: &Rule) -> Vec<Entry> {
 
 /// Returns the counter of each limit for these entries, or `None` for an unlimited one.
 fn names(rule: &Rule, entries: &[Entry]) -> Vec<Option<Key>> {
-    let name = |limit: &RuleLimit| match &limit.config.allowance {
+    let name = |RuleLimit { config, .. }: &RuleLimit| match &config.allowance {
         Allowance::Unlimited => None,
         Allowance::Limited(limit) => {
             let shared = |level| rule.shared_pattern(level);
-            Some(Key::new("", &rule.domain, entries, shared, limit, Origin::Rule))
+            let origin = config.origin();
+            Some(Key::new("", &rule.domain, entries, shared, limit, origin))
         }
     };
     rule.limits.iter().map(name).collect()

@@ -86,6 +86,11 @@ fn differences(old: Side<'_>, new: Side<'_>) -> Differences {
     for ((key, old), (_, new)) in options.written().into_iter().zip(config.options.written()) {
         found.add(key, old, new);
     }
+    if let (Some(old), Some(new)) = (&options.weigh_by, &config.options.weigh_by)
+        && old.prices != new.prices
+    {
+        found.add_words("prices", &new.prices.changes_since(&old.prices));
+    }
     found.add("replaces", Short(&replaces.join(", ")).to_string(), Short(&config.replaces.join(", ")).to_string());
     found.add("shadow_mode", old.rule.role == Role::Shadow, new.rule.role == Role::Shadow);
     found.add("quota_mode", old.rule.role == Role::Quota, new.rule.role == Role::Quota);
@@ -111,6 +116,14 @@ impl Differences {
             // Writing to a string cannot fail.
             let _ = write!(self.0, "{comma}{key} {} -> {}", shown(old), shown(new));
         }
+    }
+
+    /// Adds a key with the words for what has changed.
+    fn add_words(&mut self, key: &str, words: &str) {
+        let comma = if self.0.is_empty() { "" } else { ", " };
+        let words = if words.is_empty() { "in another order" } else { words };
+        // Writing to a string cannot fail.
+        let _ = write!(self.0, "{comma}{key} {}", words.escape_debug());
     }
 
     /// Adds one-line texts, which may be long and differ only at their ends.

@@ -12,10 +12,12 @@
 //! rules, the differences between rules, `explain`, and the test of all pairs.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::complaints::Complaints;
 use super::config::{FieldPath, Raw, RawMapping};
+use super::prices::Prices;
 use super::section::Key;
 use crate::algorithm::Limit;
 
@@ -77,6 +79,7 @@ options! {
     quota_unit
     number
     notify
+    weigh_by
 }
 
 /// A limit during the validation of its options.
@@ -87,6 +90,8 @@ pub(super) struct Validation<'s, 'r> {
     pub(super) path: FieldPath<'s>,
     /// The limit itself; `None` if it is invalid or unlimited.
     pub(super) limit: Option<&'s Limit>,
+    /// The prices of its file; unreadable if a mistake in them is reported.
+    pub(super) prices: &'s Raw<Arc<Prices>>,
     /// Keys with a reported conflict.
     pub(super) in_conflict: &'s [&'static str],
     /// Receives the mistakes.

@@ -15,6 +15,7 @@ use crate::algorithm::Algorithm;
 use crate::descriptor::{HOLD_KEY, Role, SETTLE_KEY};
 use crate::rules::checked::{Allowance, DescriptorConfig, LimitConfig, Place, RuleConfig, SettingOrigin};
 use crate::rules::config::{FieldPath, Raw, RawDescriptor};
+use crate::rules::options::weigh_by;
 use crate::rules::pairs;
 use crate::rules::report::{Position, Problem, Report, Severity};
 
@@ -233,6 +234,7 @@ impl Tree<'_, '_> {
         let rule = self.rule(raw, path);
         if let Some(rule) = &rule {
             self.check_holders(rule, key.filter(|_| value.is_none()), path);
+            self.check_weights(rule, &below, path);
         }
         if let Some(rule) = &rule {
             let is_per_value = value.is_none_or(|value| value.contains('*')) && !share_threshold;
@@ -294,6 +296,22 @@ impl Tree<'_, '_> {
             };
             let at = if rule.limits.len() > 1 { "rate_limits" } else { "rate_limit" };
             self.complaints.error(path.key(at), message);
+        }
+    }
+
+    /// Checks that the entries after those of a rule can only mean its prices.
+    fn check_weights(&mut self, rule: &RuleConfig, below: &Level, path: FieldPath<'_>) {
+        let weights = rule.limits.iter().map(|limit| limit.config.options.weigh_by.as_ref());
+        let weights: Vec<_> = weights.enumerate().filter_map(|(index, weights)| Some((index, weights?))).collect();
+        let Some((first, rest)) = weights.split_first() else { return };
+        for (index, _) in rest.iter().filter(|(_, other)| other.keys != first.1.keys) {
+            let message = format!("differs from that of rate_limits[{}]: the same entries follow for both", first.0);
+            self.complaints.error(path.key("rate_limits").item(*index).key(weigh_by::KEY.name), message);
+        }
+        if !below.configs.is_empty() {
+            let message = "cannot be below a limit with weigh_by: the entries that follow choose its price; move them \
+                           one level up";
+            self.complaints.error(path.key("descriptors"), message);
         }
     }
 

@@ -50,6 +50,8 @@ impl Tree<'_, '_> {
             if let Allowance::Limited(limit) = config.config.allowance {
                 let mut counter = String::new();
                 limit.identity(&mut counter);
+                // Money and units are counted apart.
+                counter.push_str(if config.config.options.weigh_by.is_some() { "|money" } else { "" });
                 if let Some(other) = counters.insert(counter, index) {
                     let message = "has the same algorithm and period as";
                     self.complaints.error(path, format!("{message} rate_limits[{other}]: keep the lower of the two"));
@@ -96,6 +98,7 @@ impl Tree<'_, '_> {
             raw,
             path,
             limit: limit.as_ref(),
+            prices: &self.part.beside.prices,
             in_conflict: &in_conflict,
             complaints: self.complaints,
         };
@@ -174,10 +177,13 @@ impl Tree<'_, '_> {
             (true, false) => SettingOrigin::Setting,
         };
         SettingOrigins {
-            algorithm: by(raw.get("algorithm").is_missing(), self.part.given.algorithm.is_some()),
-            failure_mode: by(raw.get("failure_mode").is_missing(), self.part.given.failure_mode.is_some()),
+            algorithm: by(raw.get("algorithm").is_missing(), self.part.beside.defaults.algorithm.is_some()),
+            failure_mode: by(raw.get("failure_mode").is_missing(), self.part.beside.defaults.failure_mode.is_some()),
             hold: if raw.get("hold").is_missing() { SettingOrigin::BuiltIn } else { SettingOrigin::Limit },
-            denied_body: by(raw.get(denied_body::KEY.name).is_missing(), self.part.given.denied_body.is_some()),
+            denied_body: by(
+                raw.get(denied_body::KEY.name).is_missing(),
+                self.part.beside.defaults.denied_body.is_some(),
+            ),
             lease: SettingOrigin::Limit,
             own_share: SettingOrigin::Limit,
         }
@@ -190,7 +196,7 @@ impl Tree<'_, '_> {
         (limit, options, origins): (&Limit, &mut RuleOptions, &mut SettingOrigins),
         count: Count,
     ) {
-        let GivenDefaults { lease, own_share: share, .. } = &self.part.given;
+        let GivenDefaults { lease, own_share: share, .. } = &self.part.beside.defaults;
         let saves = |lease: &Lease| Leasing { lease: *lease, limit, cost: options.cost, per_value: None }.saves_calls();
         if raw.get(lease::KEY.name).is_missing() && count != Count::OneOfSeveral {
             let lease = lease.and_then(|terms| terms.by_default(limit, options)).filter(saves);
@@ -221,7 +227,7 @@ impl Tree<'_, '_> {
 
     /// Suggests an alternative for a small number, if the default algorithm was not chosen explicitly.
     fn check_small(&mut self, raw: &RawLimit<'_>, path: FieldPath<'_>, requests: u64, algorithm: Algorithm) {
-        let is_chosen = self.part.given.algorithm.is_some()
+        let is_chosen = self.part.beside.defaults.algorithm.is_some()
             || ["algorithm", "segments", "weighting"].iter().any(|key| !raw.get(key).is_missing())
             // Usage is charged after it happens, and not at an even rate.
             || raw.flag("count_denied").is_set();

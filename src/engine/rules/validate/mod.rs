@@ -27,6 +27,7 @@ use super::config::{FieldPath, Raw, RawDefaults, RawDomain};
 use super::expect::{self, Expect};
 use super::options::lease::LeaseTerms;
 use super::options::{self, denied_body};
+use super::prices::{self, Prices};
 use super::report::{Position, Problem, Report, Severity, nearest, quoted};
 use crate::algorithm::Algorithm;
 
@@ -111,7 +112,7 @@ struct Domain {
 #[derive(Debug)]
 pub struct PartBuilder {
     options: LoadOptions,
-    given: GivenDefaults,
+    beside: Beside,
     names: Names,
     /// Settings of limits, each stored once.
     limits: HashSet<Arc<LimitConfig>>,
@@ -130,12 +131,21 @@ struct Names {
 
 /// The values set in `defaults`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GivenDefaults {
+struct GivenDefaults {
     algorithm: Option<Algorithm>,
     failure_mode: Option<FailureMode>,
     denied_body: Option<denied_body::Value>,
     lease: Option<LeaseTerms>,
     own_share: options::own_share::Value,
+}
+
+/// The contents of a part beside its descriptors, which their validation needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Beside {
+    /// The values for limits that do not set them.
+    defaults: GivenDefaults,
+    /// The price of units; unreadable if there is a mistake in it.
+    prices: Raw<Arc<Prices>>,
 }
 
 /// A place for messages.
@@ -148,7 +158,7 @@ struct Mark {
 impl Part {
     /// Validates the contents of one source, and adds its mistakes to the report.
     pub fn validate(origin: &dyn Origin, raw: &RawDomain<'_>, options: &LoadOptions, report: &mut Report) -> Part {
-        let mut builder = PartBuilder::new(GivenDefaults::of(&raw.defaults), options);
+        let mut builder = PartBuilder::new(Beside::of(raw), options);
         let mut complaints = Complaints { origin, report };
         let path = FieldPath::Root.key("descriptors");
         let top = raw.descriptors.get().map(|list| builder.list(&mut complaints, list, (path, 1)));
@@ -164,20 +174,20 @@ impl Part {
 }
 
 impl PartBuilder {
-    /// Begins a part with these defaults.
-    pub fn new(given: GivenDefaults, options: &LoadOptions) -> PartBuilder {
+    /// Begins a part with these defaults and prices.
+    pub fn new(beside: Beside, options: &LoadOptions) -> PartBuilder {
         let (names, limits, idle) = (Names::default(), HashSet::new(), Report::default());
-        PartBuilder { options: options.clone(), given, names, limits, idle }
+        PartBuilder { options: options.clone(), beside, names, limits, idle }
     }
 
-    /// Returns the defaults that the part began with.
-    pub fn given(&self) -> &GivenDefaults {
-        &self.given
+    /// Returns the defaults and prices that the part began with.
+    pub fn beside(&self) -> &Beside {
+        &self.beside
     }
 
     /// Returns the values for limits that do not set them.
     fn defaults(&self) -> Defaults {
-        self.given.clone().or_settings(&self.options.defaults)
+        self.beside.defaults.clone().or_settings(&self.options.defaults)
     }
 
     /// Completes the part with its top level.
@@ -186,9 +196,15 @@ impl PartBuilder {
         let name = complaints.required_text(&raw.domain, path).unwrap_or_default().to_owned();
         let named = Mark { origin: Arc::clone(complaints.origin.name()), position: complaints.origin.position(&path) };
         let defaults = raw.defaults.get().map(|raw| defaults(raw, complaints)).unwrap_or_default();
+        prices::read(&raw.prices, complaints);
         let origin = complaints.origin_config(&defaults);
         if !complaints.report.has_errors() {
             complaints.report.merge(self.idle);
+        }
+        let is_weighed = |limit: &Arc<LimitConfig>| limit.options.weigh_by.is_some();
+        if !raw.prices.is_missing() && !self.limits.iter().any(is_weighed) && !complaints.report.has_errors() {
+            let message = "does nothing: no limit of this file has weigh_by";
+            complaints.warn(FieldPath::Root.key(prices::KEY.name), message);
         }
         // A part with mistakes may be empty only because of them.
         if top.configs.is_empty() && !self.options.merge_domains && !complaints.report.has_errors() {
@@ -337,14 +353,17 @@ fn failure_mode(raw: &Raw<impl AsRef<str>>, of: FieldPath<'_>, complaints: &mut 
     complaints.choice(raw, of, "failure_mode", &FailureMode::ALL, FailureMode::name)
 }
 
-impl GivenDefaults {
-    /// Reads the valid ones without reporting mistakes.
-    pub fn of(raw: &Raw<RawDefaults<'_>>) -> GivenDefaults {
+impl Beside {
+    /// Reads what is valid without reporting mistakes.
+    pub fn of(raw: &RawDomain<'_>) -> Beside {
         let (origin, mut report) = (Nowhere(Path::new("").into()), Report::default());
         let mut complaints = Complaints { origin: &origin, report: &mut report };
-        raw.get().map(|raw| defaults(raw, &mut complaints)).unwrap_or_default()
+        let defaults = raw.defaults.get().map(|raw| defaults(raw, &mut complaints)).unwrap_or_default();
+        Beside { defaults, prices: prices::read(&raw.prices, &mut complaints).map(Arc::new) }
     }
+}
 
+impl GivenDefaults {
     fn or(self, other: GivenDefaults) -> GivenDefaults {
         GivenDefaults {
             algorithm: self.algorithm.or(other.algorithm),

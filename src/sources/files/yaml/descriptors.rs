@@ -8,14 +8,14 @@ use super::place::Place;
 use super::reader;
 use crate::engine::rules::config::{FieldPath, Raw};
 use crate::engine::rules::report::Report;
-use crate::engine::rules::validate::{Complaints, GivenDefaults, Item, Level, LoadOptions, PartBuilder};
+use crate::engine::rules::validate::{Beside, Complaints, Item, Level, LoadOptions, PartBuilder};
 
 /// Takes descriptors out of a text as they are read.
 pub(super) struct Descriptors<'o> {
     place: Place,
     options: &'o LoadOptions,
-    /// The file's defaults, if a first pass found them; they may come after the descriptors.
-    defaults: Option<GivenDefaults>,
+    /// The file's defaults and prices, if a first pass found them; they may come after the descriptors.
+    beside: Option<Beside>,
     on_read: &'o dyn Fn(usize),
     /// Mistakes in the descriptors.
     report: Report,
@@ -37,16 +37,16 @@ struct List {
 }
 
 impl<'o> Descriptors<'o> {
-    /// Begins with a text at this place. Without known defaults, those that precede its descriptors count.
+    /// Begins with a text at this place. Without known defaults and prices, those that precede its descriptors count.
     pub(super) fn new(
         place: Place,
         options: &'o LoadOptions,
-        defaults: Option<GivenDefaults>,
+        beside: Option<Beside>,
         on_read: &'o dyn Fn(usize),
     ) -> Self {
-        let part = PartBuilder::new(defaults.clone().unwrap_or_default(), options);
+        let part = PartBuilder::new(beside.clone().unwrap_or_default(), options);
         let (open, ended, report) = (Vec::new(), Vec::new(), Report::default());
-        Descriptors { place, options, defaults, on_read, report, part, begun: 0, open, ended }
+        Descriptors { place, options, beside, on_read, report, part, begun: 0, open, ended }
     }
 
     /// Returns the part that the descriptors belong to, the mistakes in them, and the top level if it has been visited.
@@ -66,9 +66,9 @@ impl<'o> Descriptors<'o> {
 impl<'a> Visitor<'a> for Descriptors<'_> {
     fn begin(&mut self, before: &[Entry<'a>]) -> usize {
         if self.open.is_empty() {
-            let defaults = self.defaults.clone().unwrap_or_else(|| GivenDefaults::of(&reader::defaults_among(before)));
+            let beside = self.beside.clone().unwrap_or_else(|| Beside::of(&reader::beside_among(before)));
             // If the root has a second list, the first one is dropped.
-            self.part = PartBuilder::new(defaults, self.options);
+            self.part = PartBuilder::new(beside, self.options);
             self.report = Report::default();
             self.ended.clear();
         }

@@ -11,6 +11,7 @@ mod hints;
 mod manifest;
 mod metadata;
 mod place;
+mod prices;
 mod reader;
 mod scalar;
 mod schema;
@@ -30,7 +31,7 @@ use self::fields::File;
 use self::place::Place;
 use crate::engine::rules::config::FieldPath;
 use crate::engine::rules::report::{Position, Problem, Report, Severity};
-use crate::engine::rules::validate::{Compiled, Complaints, GivenDefaults, LoadOptions, Origin, Part};
+use crate::engine::rules::validate::{Beside, Compiled, Complaints, LoadOptions, Origin, Part};
 
 /// Handling of Kubernetes manifests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,18 +92,18 @@ fn refuse(file: &mut File<'_>, text: &str, error: &DocumentError) {
 fn rules(place: Place, text: &str, reading: &Reading<'_>, report: &mut Report) -> Option<Compiled> {
     let mut pass = Pass { place, text, reading, report: Report::default() };
     let mut part = pass.read(None);
-    if let Some(Err(Late(defaults))) = part {
-        // Reads the text again with the defaults now known.
+    if let Some(Err(Late(beside))) = part {
+        // Reads the text again with the defaults and prices now known.
         pass.report = Report::default();
-        part = pass.read(Some(defaults));
+        part = pass.read(Some(beside));
     }
     let part = part.and_then(Result::ok).map(|part| part.compile(&pass.report));
     report.merge(pass.report);
     part
 }
 
-/// The defaults of a file in which they follow the descriptors.
-struct Late(GivenDefaults);
+/// The defaults and prices of a file in which they follow the descriptors.
+struct Late(Beside);
 
 /// One pass through a text.
 struct Pass<'t> {
@@ -113,18 +114,18 @@ struct Pass<'t> {
 }
 
 impl Pass<'_> {
-    fn read(&mut self, defaults: Option<GivenDefaults>) -> Option<Result<Part, Late>> {
+    fn read(&mut self, beside: Option<Beside>) -> Option<Result<Part, Late>> {
         let Pass { place, text, reading: Reading { options, on_read, .. }, report } = self;
         let mut file = File { place: place.clone(), report };
-        let mut descriptors = Descriptors::new(place.clone(), options, defaults, on_read);
+        let mut descriptors = Descriptors::new(place.clone(), options, beside, on_read);
         let root = root(&mut file, text, (options.max_file_bytes, &mut descriptors))?;
         let (part, of_descriptors, top) = descriptors.finish(&root);
         let raw = reader::domain(&mut file, &root)?;
         let origin = Tree { place, node: &root, steps: 0 };
         let Some(top) = top else { return Some(Ok(Part::validate(&origin, &raw, options, report))) };
-        let defaults = GivenDefaults::of(&raw.defaults);
-        if defaults != *part.given() {
-            return Some(Err(Late(defaults)));
+        let beside = Beside::of(&raw);
+        if beside != *part.beside() {
+            return Some(Err(Late(beside)));
         }
         report.merge(of_descriptors);
         Some(Ok(part.finish(&mut Complaints { origin: &origin, report }, &raw, top)))

@@ -6,6 +6,7 @@ use super::document::{Entry, Node, Value};
 use super::fields::{self, Fields, File, Spot};
 use super::metadata;
 use super::place::Place;
+use super::prices;
 use crate::engine::algorithm::MAX_NUMBER;
 use crate::engine::rules::config::{
     FieldPath, List, Raw, RawDefaults, RawDescriptor, RawDomain, RawLimit, RawMapping, RawValue, Text,
@@ -24,6 +25,7 @@ pub(super) fn domain<'n>(file: &mut File<'_>, root: &'n Node<'n>) -> Option<RawD
         defaults: section(file, fields.get("defaults"), &keys::DEFAULTS, defaults),
         expect: texts(file, fields.get("expect")),
         on_missing: text(file, &fields, "on_missing"),
+        prices: fields.get("prices").map_or(Raw::Missing, |spot| prices::of(file, spot)),
         descriptors: match fields.get("descriptors") {
             None => fields.missing("descriptors"),
             found => list(file, found, |file, spot| descriptor(file, spot, 1)),
@@ -31,12 +33,19 @@ pub(super) fn domain<'n>(file: &mut File<'_>, root: &'n Node<'n>) -> Option<RawD
     })
 }
 
-/// Reads the `defaults` among some entries of a file, without reporting mistakes.
-pub(super) fn defaults_among<'n>(entries: &'n [Entry<'n>]) -> Raw<RawDefaults<'n>> {
-    let entry = entries.iter().rev().find(|entry| fields::name(&entry.key) == Some("defaults"));
-    let spot = entry.map(|entry| Spot { node: &entry.value, path: FieldPath::Root });
+/// Reads the `defaults` and `prices` among some entries of a file, without reporting mistakes.
+pub(super) fn beside_among<'n>(entries: &'n [Entry<'n>]) -> RawDomain<'n> {
+    let of = |name: &str| {
+        let entry = entries.iter().rev().find(|entry| fields::name(&entry.key) == Some(name));
+        let spot = entry.map(|entry| Spot { node: &entry.value, path: FieldPath::Root });
+        spot.filter(|spot| !spot.node.is_null())
+    };
     let mut file = File { place: Place::whole(Path::new("")), report: &mut Report::default() };
-    section(&mut file, spot.filter(|spot| !spot.node.is_null()), &keys::DEFAULTS, defaults)
+    RawDomain {
+        defaults: section(&mut file, of("defaults"), &keys::DEFAULTS, defaults),
+        prices: of("prices").map_or(Raw::Missing, |spot| prices::of(&mut file, spot)),
+        ..RawDomain::default()
+    }
 }
 
 /// Returns the number of the visited list that a mapping has under the key `descriptors`.
@@ -117,6 +126,8 @@ fn value<'n>(file: &mut File<'_>, key: &Key, spot: Spot<'n, '_>) -> Raw<RawValue
         Takes::Flag => file.flag(spot).map(RawValue::Flag),
         Takes::Length => file.length(spot).map(RawValue::Text),
         Takes::Names => texts(file, Some(spot)).map(RawValue::Names),
+        // Only the top level of a file has prices.
+        Takes::Prices => Raw::Unreadable,
         Takes::Mapping => metadata::of(file, spot).map(RawValue::Any),
         Takes::One(section) => mapping(file, Some(spot), section).map(RawValue::Mapping),
         Takes::Many(section) => {

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::engine::algorithm::{Algorithm, MAX_NUMBER};
 use crate::engine::descriptor::Unit;
+use crate::engine::price::Price;
 use crate::engine::rules::keys::{DESCRIPTOR, RATE_LIMIT, ROOT, SECTIONS};
 use crate::engine::rules::options::{denied_body, notify};
 use crate::engine::rules::pairs::{self, Conflict, ConflictKind};
@@ -95,6 +96,7 @@ fn property(key: &Key) -> Value {
             "maxItems": 16,
             "uniqueItems": true,
         }),
+        Takes::Prices => prices(),
         Takes::Mapping => json!({"type": ["object", "null"]}),
         Takes::One(section) => json!({"anyOf": [reference(section), {"type": "null"}]}),
         Takes::Many(section) => json!({"type": ["array", "null"], "items": reference(section)}),
@@ -203,6 +205,13 @@ fn share() -> Value {
         "pattern": r"^$|^0*(100(\.0{1,2})?|[0-9]{1,2}(\.[0-9]{1,2})?)%$",
         "not": {"anyOf": [{"pattern": r"^0+(\.0{1,2})?%$"}, {"type": ["number", "boolean"]}]},
     })
+}
+
+/// Prices are nested, and each is a decimal number.
+fn prices() -> Value {
+    let price = json!({"type": "number", "minimum": 0, "maximum": Price::MOST});
+    let nested = json!({"type": "object", "minProperties": 1});
+    json!({"type": ["object", "null"], "minProperties": 1, "additionalProperties": {"anyOf": [price, nested]}})
 }
 
 fn of_a_limit() -> Vec<Value> {
