@@ -52,6 +52,7 @@ mod judge;
 mod leased;
 mod leases;
 mod logs;
+mod money;
 mod notify;
 mod numbers;
 mod overload;

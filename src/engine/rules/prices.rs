@@ -87,8 +87,8 @@ impl Prices {
         (lowest, self.top.highest)
     }
 
-    /// Describes what has changed since other prices: `gpt-4o.output 10 -> 12`. Empty if nothing has, but possibly the
-    /// order of wildcards.
+    /// Describes the differences from other prices: `gpt-4o.output 10 -> 12`. Empty if the prices are equal; the order
+    /// of wildcards may differ.
     pub fn changes_since(&self, old: &Prices) -> String {
         let (before, after) = (old.all(), self.all());
         let mut names: Vec<&String> = before.keys().chain(after.keys()).collect();

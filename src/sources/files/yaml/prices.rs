@@ -1,4 +1,4 @@
-//! Values below the key `prices`: decimal numbers as they were written, so that none of them is ever a float.
+//! Values below the key `prices`: decimal numbers as in the text, never read as floating-point numbers.
 
 use std::collections::HashMap;
 
