@@ -386,7 +386,7 @@ async fn the_page_explains_the_fields_that_there_are() {
         }
     }
     // A line has these only if they say something; other tests have such lines.
-    fields.extend(["adjustments", "never", "suppressed"].map(str::to_owned));
+    fields.extend(["adjustments", "counted", "never", "suppressed"].map(str::to_owned));
     assert_eq!(explained(), fields);
 }
 

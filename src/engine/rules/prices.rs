@@ -296,6 +296,7 @@ mod tests {
         assert_eq!(new.changes_since(&old), "");
         let Some(Node::Table(model)) = new.top.values.get_mut("gpt-4o") else { unreachable!() };
         *model = table([("output", Node::Price(price("12"))), ("cached", Node::Price(price("1.25")))]);
+        new.top.highest = price("12");
         let expected = "gpt-4o.cached none -> 1.25, gpt-4o.input 2.5 -> none, gpt-4o.output 10 -> 12";
         assert_eq!(new.changes_since(&old), expected);
         new.top.patterns.clear();
