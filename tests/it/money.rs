@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::fs;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tollgate::engine::algorithm::Ask;
 use tollgate::engine::descriptor::{Descriptor, Entry, Request};
 use tollgate::engine::plan::{Names, Plan, PlanOptions};
@@ -141,6 +141,23 @@ async fn a_hold_fits_into_both_budgets_or_holds_nothing() {
     // A stream holds something even where units cost nothing, or it would pass however little is left.
     assert_eq!(asks(&[("hold", "c", &[("model", "free")], 10)]).await, Code::Ok);
     assert_eq!(counters(&tollgate), [(0, 1_010), (0, 10_000_001)]);
+}
+
+/// An adjustment names the counter as any other: the entries that choose a price are no part of its target.
+#[tokio::test]
+async fn an_adjustment_of_a_budget_applies_to_streams_of_every_price() {
+    let tollgate = Tollgate::start(RULES, &["ADMIN_API=true", "ADMIN_TOKEN=a token of some length"]);
+    let parts = [("hold", "a", OUTPUT, 60_000)];
+    assert_eq!(asks(&tollgate, &parts).await, Code::OverLimit);
+    let body = json!({
+        "effect": "pass", "domain": "llm", "who": "ann", "why": "a test", "for": "1h",
+        "entries": [{"key": "tenant", "value": "acme"}, {"key": "hold", "pattern": "*"}],
+    });
+    let bearer = format!("Bearer {TOKEN}");
+    let headers = [("Authorization", &*bearer)];
+    let (status, told) = tollgate.send("POST", "/adjustments", &headers, body.to_string().as_bytes());
+    assert_eq!(status, 201, "{told}");
+    assert_eq!(asks(&tollgate, &parts).await, Code::Ok);
 }
 
 #[tokio::test]

@@ -69,7 +69,7 @@ struct KeyOfEntry {
 }
 
 /// Returns whether any descriptor in the body of a call refunds hits, releases a slot or settles what a stream has
-/// used. Decodes nothing else.
+/// used. Entries that choose a price may follow the one that settles. Decodes nothing else.
 pub(super) fn is_report(body: &[u8]) -> bool {
     let reports = |DirectionOfOne { entries, is_negative_hits }: &DirectionOfOne| {
         *is_negative_hits || entries.iter().any(|entry| entry.key == SETTLE_KEY)
@@ -128,7 +128,8 @@ mod tests {
     #[test]
     fn a_refund_or_a_settle_is_told_without_decoding_it() {
         let descriptor = |(key, is_negative_hits): (&str, bool)| RateLimitDescriptor {
-            entries: ["settle", key].map(|key| Entry { key: key.into(), value: " \u{1}".into() }).to_vec(),
+            // An entry that chooses a price may follow.
+            entries: ["tenant", key, "model"].map(|key| Entry { key: key.into(), value: " \u{1}".into() }).to_vec(),
             hits_addend: Some(1),
             is_negative_hits,
             ..RateLimitDescriptor::default()
