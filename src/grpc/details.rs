@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::engine::algorithm::StartsOn;
 use crate::engine::decision::{Decision, Limited, Status};
 use crate::engine::descriptor::Role;
 use crate::wire::details::{DescriptorDetails, Details, LimitDetails};
@@ -102,6 +103,8 @@ fn limit(limited: &Limited<'_>, has_room: bool) -> LimitDetails {
         number: limit.number(),
         period_ms: limit.window().map(|_| limit.period_ms()),
         time_zone: limit.options().time_zone.map(|time_zone| time_zone.to_string()),
+        starts_on: limit.options().starts_on.map(|date| date.to_string()),
+        counts_days: matches!(limit.options().starts_on, Some(StartsOn::Days(_))),
         capacity: limit.capacity(),
         remaining: limited.remaining(),
         reset_after_ms: limited.reset_after_ms(),

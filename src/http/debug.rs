@@ -85,7 +85,8 @@ fn line(text: &mut String, rule: &Rule, limit: &RuleLimit) {
                 },
             };
             let there = limit.options().time_zone.map(|name| format!(", time_zone: {name}")).unwrap_or_default();
-            (unit, limit.number(), beside + &there)
+            let from = limit.options().starts_on.map(|date| format!(", starts_on: {date}")).unwrap_or_default();
+            (unit, limit.number(), beside + &there + &from)
         }
     };
     let (shadow, quota) = (rule.role == Role::Shadow, rule.role == Role::Quota);

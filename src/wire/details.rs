@@ -66,6 +66,12 @@ pub struct LimitDetails {
     /// year.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_zone: Option<String>,
+    /// The date on which one of its windows begins, if the limit sets it, such as `2026-01-15`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub starts_on: Option<String>,
+    /// The period is a number of days, counted from `starts_on`, and not nominal.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub counts_days: bool,
     /// Largest number of hits that can pass at one moment.
     pub capacity: u64,
     /// Number of hits that would still pass now. This and the following are `None` if they are not known.

@@ -65,19 +65,36 @@ impl Case {
     /// Returns the limit: the two options and what they require.
     fn limit(&self, number: &str) -> String {
         let (algorithm, own) = (self.algorithm, |key: &str| self.has(key));
+        let of_calendar = own("time_zone") || own("starts_on") || own("carry_percent");
         let mut says: Vec<(&str, &str)> = Vec::new();
         for Term { key, .. } in self.options.iter().filter(|term| !term.is_beside) {
-            // Of a bucket of the other example, the example of a lease is less than a hit.
-            says.push((key.name, if key.name == "lease" { "{unused: 20%, ttl: 100ms}" } else { key.example }));
+            says.push((
+                key.name,
+                match key.name {
+                    // Of a bucket of the other example, the example of a lease is less than a hit.
+                    "lease" => "{unused: 20%, ttl: 100ms}",
+                    "period" if of_calendar => "14d",
+                    // A day begins every day.
+                    "unit" if own("starts_on") => "month",
+                    _ => key.example,
+                },
+            ));
         }
         if self.is_counted() {
             says.extend([("algorithm", algorithm.name()), ("requests_per_unit", number)]);
             if !algorithm.counts_in_progress() && !own("unit") && !own("period") {
-                let is_calendar = own("time_zone") || own("carry_percent");
-                says.push(if is_calendar { ("unit", "day") } else { ("period", "1s") });
+                says.push(match (own("starts_on"), of_calendar) {
+                    (true, _) => ("unit", "week"),
+                    (false, true) => ("unit", "day"),
+                    (false, false) => ("period", "1s"),
+                });
             }
-            if own("carry_percent") && !own("time_zone") && algorithm == Algorithm::Budget {
+            // One needs the other, and a period needs both.
+            if of_calendar && !own("time_zone") && algorithm.has("time_zone") {
                 says.push(("time_zone", "UTC"));
+            }
+            if own("period") && of_calendar && !own("starts_on") && algorithm.has("starts_on") {
+                says.push(("starts_on", "2026-01-15"));
             }
             if algorithm == Algorithm::LeakyBucket && !own("burst") {
                 // A lease takes at most an eighth of a burst, and must be worth a request of the example's cost.

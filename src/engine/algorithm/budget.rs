@@ -58,6 +58,7 @@ use super::{
 pub(super) const OPTIONS: &[&str] = &[
     "segments",
     "time_zone",
+    "starts_on",
     "settle_within",
     "estimate",
     "learn_estimate",
@@ -1070,12 +1071,9 @@ pub(super) fn parameters(_: u32, period_ms: u64, options: &Options) -> Result<Pa
         (options.count_denied == Some(true)).then_some(LimitError::DeniedOfBudget),
     ])?;
     let carry = options.carry_percent.unwrap_or(0).into();
-    let windows = match options.time_zone {
+    let windows = match Calendar::new(period_ms, options)? {
         _ if is_never => Windows::Never,
-        Some(time_zone) => {
-            let calendar = Calendar::new(period_ms, time_zone).ok_or(LimitError::TimeZone)?;
-            Windows::Calendar { calendar, carry }
-        }
+        Some(calendar) => Windows::Calendar { calendar, carry },
         None => {
             let segment_ms = period_ms.div_ceil(segments.into());
             Windows::Sliding { segment_ms, segments: period_ms.div_ceil(segment_ms) }

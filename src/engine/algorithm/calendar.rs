@@ -4,10 +4,13 @@
 //! The window ends where the next one begins. A day has 23 or 25 hours if the clocks change during it. If the clocks go
 //! back across midnight, the new day continues through the repeated hour.
 //!
+//! Weeks begin on Monday, months on the 1st and years on 1 January, or on the days that a limit chooses ([`StartsOn`]).
+//! Windows may also be a number of days long, counted from a date.
+//!
 //! The rules of all time zones are built into the program (`jiff`); no files of the host are read.
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::hash::{Hash, Hasher};
 use std::ops::Range;
 
@@ -15,6 +18,8 @@ use jiff::civil::{Date, Time};
 use jiff::tz::{self, AmbiguousOffset, TimeZoneDatabase};
 use jiff::{SignedDuration, Timestamp, ToSpan as _};
 use parking_lot::Mutex;
+
+use super::{LimitError, Options};
 
 /// The latest time that has a window, in the year 9000, before the end of `jiff`'s calendar.
 const LAST_MS: u64 = 221_845_392_000_000;
@@ -61,16 +66,13 @@ impl TimeZone {
 
     /// Returns the start of this month, and that of the next one, in milliseconds since the epoch.
     pub fn month(self, ms: u64) -> Range<u64> {
-        self.range(ms, Unit::Month)
+        self.range(ms, Unit::MONTH)
     }
 
     /// Returns the start of a date that is written as `2026-11-01`, in milliseconds since the epoch; `None` if the text
     /// is no date, or one before the epoch.
     pub fn start_of_written(self, date: &str) -> Option<u64> {
-        // A time of a day would be cut.
-        let is_date = date.len() == "2026-11-01".len() && date.as_bytes()[4] == b'-';
-        let date = date.parse::<Date>().ok().filter(|_| is_date)?;
-        (date.year() >= 1970).then(|| self.start_of(date))
+        parse_date(date).map(|date| self.start_of(date))
     }
 
     /// Writes a time with its offset in this zone, as RFC 3339 has it.
@@ -170,6 +172,48 @@ impl fmt::Display for TimeZone {
     }
 }
 
+/// Parses a date that is written as `2026-11-01`; `None` if the text is no date, or one before the epoch.
+fn parse_date(text: &str) -> Option<Date> {
+    // A time of a day would be cut.
+    let is_date = text.len() == "2026-11-01".len() && text.as_bytes()[4] == b'-';
+    text.parse::<Date>().ok().filter(|date| is_date && *date >= EPOCH)
+}
+
+/// The date on which a window of the calendar begins, as a limit chooses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StartsOn {
+    /// Beside a unit: its windows begin on this day of the week, this day of the month, or this day of the year.
+    Unit(Date),
+    /// Beside a period of whole days: its windows are that many days long, before this date and after it.
+    Days(Date),
+}
+
+impl StartsOn {
+    /// Parses a date beside a unit, such as `2026-01-15`; `None` if the text is no date, or one before the epoch.
+    pub fn parse(text: &str) -> Option<StartsOn> {
+        parse_date(text).map(StartsOn::Unit)
+    }
+
+    /// Returns the same date beside a period of whole days.
+    #[must_use]
+    pub fn of_days(self) -> StartsOn {
+        StartsOn::Days(self.date())
+    }
+
+    /// Returns the date.
+    pub fn date(self) -> Date {
+        let (StartsOn::Unit(date) | StartsOn::Days(date)) = self;
+        date
+    }
+}
+
+/// Writes the date.
+impl fmt::Display for StartsOn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.date().fmt(f)
+    }
+}
+
 /// Windows of one calendar unit in one time zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Calendar {
@@ -177,64 +221,134 @@ pub(super) struct Calendar {
     time_zone: TimeZone,
 }
 
-/// The calendar length of a window. Weeks begin on Monday.
+/// The calendar length of a window, and the dates on which windows begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Unit {
     Day,
-    Week,
-    Month,
-    Year,
+    /// `weekday` is the number of days after Monday.
+    Week {
+        weekday: i8,
+    },
+    /// A month without this day has a window that begins on its last day.
+    Month {
+        day: i8,
+    },
+    /// 29 February is the 28th in years without it.
+    Year {
+        month: i8,
+        day: i8,
+    },
+    /// One of the windows begins this number of days after the epoch, which is less than their length.
+    Days {
+        length: i64,
+        phase: i64,
+    },
 }
 
-impl Unit {
-    const ALL: [Unit; 4] = [Unit::Day, Unit::Week, Unit::Month, Unit::Year];
+const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
 
-    const fn name(self) -> &'static str {
-        match self {
-            Unit::Day => "day",
-            Unit::Week => "week",
-            Unit::Month => "month",
-            Unit::Year => "year",
-        }
-    }
+const EPOCH: Date = Date::constant(1970, 1, 1);
+
+impl Unit {
+    const WEEK: Unit = Unit::Week { weekday: 0 };
+    const MONTH: Unit = Unit::Month { day: 1 };
+    const YEAR: Unit = Unit::Year { month: 1, day: 1 };
+
+    /// The units, with windows that begin on the days of the calendar.
+    const ALL: [Unit; 4] = [Unit::Day, Unit::WEEK, Unit::MONTH, Unit::YEAR];
 
     /// Returns the period that represents the unit in a limit.
     const fn period_ms(self) -> u64 {
-        const DAY: u64 = 24 * 60 * 60 * 1_000;
+        DAY_MS
+            * match self {
+                Unit::Day => 1,
+                Unit::Week { .. } => 7,
+                Unit::Month { .. } => 30,
+                Unit::Year { .. } => 365,
+                Unit::Days { length, .. } => length.unsigned_abs(),
+            }
+    }
+
+    /// Returns the unit of windows that begin on this date.
+    fn starting_on(self, date: Date) -> Unit {
         match self {
-            Unit::Day => DAY,
-            Unit::Week => 7 * DAY,
-            Unit::Month => 30 * DAY,
-            Unit::Year => 365 * DAY,
+            Unit::Day => Unit::Day,
+            Unit::Week { .. } => Unit::Week { weekday: date.weekday().to_monday_zero_offset() },
+            Unit::Month { .. } => Unit::Month { day: date.day() },
+            Unit::Year { .. } => Unit::Year { month: date.month(), day: date.day() },
+            Unit::Days { length, .. } => Unit::Days { length, phase: days_since_epoch(date).rem_euclid(length) },
         }
     }
 
     /// Returns the first date of the window that contains `date`.
     fn first(self, date: Date) -> Date {
+        let last_of = |first: Date, before: Date| if first <= date { first } else { before };
         match self {
             Unit::Day => date,
-            Unit::Week => date.saturating_sub(date.weekday().to_monday_zero_offset().days()),
-            Unit::Month => date.first_of_month(),
-            Unit::Year => date.first_of_year(),
+            Unit::Week { weekday } => {
+                date.saturating_sub((date.weekday().to_monday_zero_offset() - weekday).rem_euclid(7).days())
+            }
+            Unit::Month { day } => {
+                let month = date.first_of_month();
+                last_of(in_month(month, day), in_month(month.saturating_sub(1.month()), day))
+            }
+            Unit::Year { month, day } => {
+                last_of(in_year(date.year(), month, day), in_year(date.year() - 1, month, day))
+            }
+            Unit::Days { length, phase } => {
+                date.saturating_sub((days_since_epoch(date) - phase).rem_euclid(length).days())
+            }
         }
     }
 
     /// Returns the first date of the next window, given the first date of this one.
     fn next(self, first: Date) -> Date {
-        first.saturating_add(match self {
-            Unit::Day => 1.day(),
-            Unit::Week => 1.week(),
-            Unit::Month => 1.month(),
-            Unit::Year => 1.year(),
-        })
+        match self {
+            Unit::Day => first.saturating_add(1.day()),
+            Unit::Week { .. } => first.saturating_add(1.week()),
+            Unit::Month { day } => in_month(first.first_of_month().saturating_add(1.month()), day),
+            Unit::Year { month, day } => in_year(first.year() + 1, month, day),
+            Unit::Days { length, .. } => first.saturating_add(length.days()),
+        }
     }
 }
 
+/// Returns this day of the month that begins on `first`, or its last day if it has no such day.
+fn in_month(first: Date, day: i8) -> Date {
+    first.saturating_add((day.min(first.days_in_month()) - 1).days())
+}
+
+/// Returns this day of a year. 29 February is the 28th in years without it.
+fn in_year(year: i16, month: i8, day: i8) -> Date {
+    in_month(Date::new(year, month, 1).unwrap_or(Date::MAX.first_of_month()), day)
+}
+
+fn days_since_epoch(date: Date) -> i64 {
+    date.duration_since(EPOCH).as_hours() / 24
+}
+
 impl Calendar {
-    /// Returns windows of the unit that this period represents (24 hours, 7, 30 or 365 days); `None` for other periods.
-    pub(super) fn new(period_ms: u64, time_zone: TimeZone) -> Option<Calendar> {
-        let unit = Unit::ALL.into_iter().find(|unit| unit.period_ms() == period_ms)?;
-        Some(Calendar { unit, time_zone })
+    /// Returns the windows of a limit with these options; `None` if they do not follow a calendar. The period
+    /// represents a unit (24 hours, 7, 30 or 365 days), or is a number of days with [`StartsOn::Days`].
+    pub(super) fn new(period_ms: u64, options: &Options) -> Result<Option<Calendar>, LimitError> {
+        let Options { time_zone, starts_on, .. } = options;
+        let Some(time_zone) = *time_zone else {
+            return starts_on.map_or(Ok(None), |_| Err(LimitError::StartsOn));
+        };
+        let unit = Unit::ALL.into_iter().find(|unit| unit.period_ms() == period_ms);
+        let unit = match starts_on {
+            None => unit.ok_or(LimitError::TimeZone)?,
+            Some(StartsOn::Unit(date)) => match unit.ok_or(LimitError::TimeZone)? {
+                Unit::Day => return Err(LimitError::StartsOnOfDay),
+                unit => unit.starting_on(*date),
+            },
+            Some(StartsOn::Days(date)) => {
+                let length = i64::try_from(period_ms / DAY_MS).ok().filter(|length| *length > 0);
+                let length = length.filter(|_| period_ms.is_multiple_of(DAY_MS)).ok_or(LimitError::PeriodOfDays)?;
+                Unit::Days { length, phase: 0 }.starting_on(*date)
+            }
+        };
+        Ok(Some(Calendar { unit, time_zone }))
     }
 
     /// Returns the window that contains `now`, in milliseconds since the epoch.
@@ -265,11 +379,21 @@ impl Calendar {
         [before.start, window.start, window.end, after.end]
     }
 
-    /// Appends the calendar's part of a counter's name.
+    /// Appends the calendar's part of a counter's name: the unit, the time zone, and where windows begin if that is not
+    /// as in the calendar. Dates with the same windows have the same name.
     pub(super) fn identity(self, name: &mut String) {
-        name.push_str(self.unit.name());
-        name.push('/');
-        name.push_str(self.time_zone.name());
+        let zone = self.time_zone;
+        // Writing to a string cannot fail.
+        let _ = match self.unit {
+            Unit::Day => write!(name, "day/{zone}"),
+            Unit::WEEK => write!(name, "week/{zone}"),
+            Unit::MONTH => write!(name, "month/{zone}"),
+            Unit::YEAR => write!(name, "year/{zone}"),
+            Unit::Week { weekday } => write!(name, "week/{zone}/{weekday}"),
+            Unit::Month { day } => write!(name, "month/{zone}/{day}"),
+            Unit::Year { month, day } => write!(name, "year/{zone}/{month}-{day}"),
+            Unit::Days { length, phase } => write!(name, "{length}d/{zone}/{phase}"),
+        };
     }
 }
 
@@ -303,9 +427,25 @@ mod tests {
         400 * 24 * HOUR..156 * 365 * 24 * HOUR
     }
 
+    fn any_date() -> impl Strategy<Value = Date> {
+        let any = (0..60_000_i64).prop_map(|days| EPOCH.saturating_add(days.days()));
+        // Days that some months and years lack.
+        prop_oneof![any, (28..=31_i8).prop_map(|day| date(2026, 1, day)), Just(date(2024, 2, 29))]
+    }
+
+    fn any_unit() -> impl Strategy<Value = Unit> {
+        let unit = prop::sample::select(&Unit::ALL[..]);
+        let days = (1..=366_i64).prop_map(|length| Unit::Days { length, phase: 0 });
+        let chosen = prop_oneof![unit.clone(), days];
+        prop_oneof![unit, (chosen, any_date()).prop_map(|(unit, date)| unit.starting_on(date))]
+    }
+
+    /// Generates calendars of every zone, often of one with odd changes of its clocks.
     fn any_calendar() -> impl Strategy<Value = Calendar> {
-        let name = prop::sample::select(TimeZone::names());
-        (prop::sample::select(&Unit::ALL[..]), name).prop_map(|(unit, name)| calendar(unit, &name))
+        let odd = ["America/Havana", "Asia/Beirut", "Pacific/Apia", "Australia/Lord_Howe", "Africa/Casablanca"];
+        let odd = prop::sample::select(odd.map(str::to_owned).to_vec());
+        let name = prop_oneof![prop::sample::select(TimeZone::names()), odd];
+        (any_unit(), name).prop_map(|(unit, name)| calendar(unit, &name))
     }
 
     proptest! {
@@ -342,20 +482,129 @@ mod tests {
         }
     }
 
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+        /// Compares with dates that are found day by day.
+        #[test]
+        fn a_window_begins_on_the_day_that_is_chosen(from in any_date(), day in any_date(), length in 1..=366_i64) {
+            let last_before = |is_start: &dyn Fn(Date) -> bool| {
+                let mut date = day;
+                while !is_start(date) {
+                    date = date.yesterday().unwrap();
+                }
+                date
+            };
+            let is_last = |date: Date| date.tomorrow().unwrap().month() != date.month();
+            let monthly = |date: Date| date.day() == from.day() || date.day() < from.day() && is_last(date);
+            let found = [
+                (Unit::WEEK, last_before(&|date| date.weekday() == from.weekday())),
+                (Unit::MONTH, last_before(&monthly)),
+                (Unit::YEAR, last_before(&|date| date.month() == from.month() && monthly(date))),
+            ];
+            for (unit, first) in found {
+                prop_assert_eq!(unit.starting_on(from).first(day), first, "{:?}", unit);
+            }
+            let first = Unit::Days { length, phase: 0 }.starting_on(from).first(day);
+            let days_from = |date: Date| days_since_epoch(date) - days_since_epoch(from);
+            prop_assert_eq!(days_from(first) % length, 0);
+            prop_assert!((0..length).contains(&(days_from(day) - days_from(first))));
+        }
+
+        #[test]
+        fn a_window_is_as_long_as_its_dates_and_the_clocks_make_it(calendar in any_calendar(), now in any_time()) {
+            let window = calendar.window(now);
+            let length = window.end - window.start;
+            let [least, most] = match calendar.unit {
+                Unit::Month { .. } => [28, 31],
+                Unit::Year { .. } => [365, 366],
+                unit => [unit.period_ms() / DAY_MS; 2],
+            };
+            // Clocks change by up to an hour, except at places that move over the date line and lose a day.
+            let range = least.saturating_sub(1) * DAY_MS..=(most + 1) * DAY_MS;
+            prop_assert!(range.contains(&length), "{length}");
+            // The twin of a budget gets lengths in quarters of an hour. One place had others, until 1972.
+            prop_assert!(length.is_multiple_of(HOUR / 4) || window.start < 3 * 366 * DAY_MS, "{length}");
+        }
+
+        #[test]
+        fn dates_with_the_same_windows_are_one_counter(
+            unit in any_unit(), dates in [any_date(), any_date()], now in any_time()
+        ) {
+            let [one, other] = dates.map(|date| calendar(unit.starting_on(date), "Europe/Berlin"));
+            let [name, other_name] = [one, other].map(|calendar| {
+                let mut name = String::new();
+                calendar.identity(&mut name);
+                name
+            });
+            prop_assert_eq!(name == other_name, one == other);
+            if one == other {
+                prop_assert_eq!(one.window(now), other.window(now));
+            }
+        }
+    }
+
+    #[test]
+    fn a_billing_month_begins_on_the_last_day_of_a_month_without_its_day() {
+        let month = calendar(Unit::MONTH.starting_on(date(2026, 1, 31)), "Asia/Shanghai");
+        let firsts = ["2026-01-31", "2026-02-28", "2026-03-31", "2026-04-30", "2026-05-31"];
+        let firsts = firsts.map(|date| at(&format!("{date}T00:00"), 8.0));
+        for [start, end] in firsts.array_windows() {
+            assert_eq!(month.window(*start), *start..*end);
+            assert_eq!(month.window(end - 1), *start..*end);
+        }
+        let year = calendar(Unit::YEAR.starting_on(date(2024, 2, 29)), "UTC");
+        let window = year.window(at("2027-12-31T00:00", 0.0));
+        assert_eq!(window, at("2027-02-28T00:00", 0.0)..at("2028-02-29T00:00", 0.0));
+    }
+
+    #[test]
+    fn days_are_counted_from_a_date_and_back() {
+        let fortnight = Unit::Days { length: 14, phase: 0 }.starting_on(date(2026, 3, 26));
+        let fortnight = calendar(fortnight, "Europe/Berlin");
+        // The clocks go forward on 29 March.
+        let window = fortnight.window(at("2026-04-01T12:00", 2.0));
+        assert_eq!(window, at("2026-03-26T00:00", 1.0)..at("2026-04-09T00:00", 2.0));
+        assert_eq!(fortnight.window(window.start - 1).start, at("2026-03-12T00:00", 1.0));
+        assert_eq!(fortnight.starts(window.start)[3], at("2026-04-23T00:00", 2.0));
+    }
+
+    #[test]
+    fn only_windows_of_days_begin_on_a_date() {
+        let of = |days: f64, zone: Option<&str>, starts_on: Option<StartsOn>| {
+            let time_zone = zone.and_then(TimeZone::named);
+            let options = Options { time_zone, starts_on, ..Options::default() };
+            Calendar::new((days * DAY_MS as f64) as u64, &options).map(|calendar| calendar.is_some())
+        };
+        let unit = StartsOn::parse("2026-01-31");
+        let days = unit.map(StartsOn::of_days);
+        assert_eq!(of(30.0, None, None), Ok(false));
+        assert_eq!(of(30.0, None, unit), Err(LimitError::StartsOn));
+        assert_eq!(of(1.0, Some("UTC"), unit), Err(LimitError::StartsOnOfDay));
+        assert_eq!(of(14.0, Some("UTC"), None), Err(LimitError::TimeZone));
+        for [good, bad] in [[1.0, 0.5], [366.0, 1.5]] {
+            assert_eq!(of(good, Some("UTC"), days), Ok(true));
+            assert_eq!(of(bad, Some("UTC"), days), Err(LimitError::PeriodOfDays));
+        }
+        for wrong in ["", "2026-1-15", "2026-02-30", "1969-12-31", "20260115", "2026-01-15T00:00", "15.01.2026"] {
+            assert_eq!(StartsOn::parse(wrong), None, "{wrong}");
+        }
+    }
+
     #[test]
     fn a_month_is_that_of_its_time_zone_and_as_long_as_it_is() {
-        let window = calendar(Unit::Month, "Asia/Shanghai").window(at("2026-02-14T12:00", 8.0));
+        let window = calendar(Unit::MONTH, "Asia/Shanghai").window(at("2026-02-14T12:00", 8.0));
         assert_eq!(window, at("2026-02-01T00:00", 8.0)..at("2026-03-01T00:00", 8.0));
-        let window = calendar(Unit::Month, "UTC").window(at("2028-02-29T23:59", 0.0));
+        let window = calendar(Unit::MONTH, "UTC").window(at("2028-02-29T23:59", 0.0));
         assert_eq!(window, at("2028-02-01T00:00", 0.0)..at("2028-03-01T00:00", 0.0));
-        let window = calendar(Unit::Year, "Asia/Kolkata").window(at("2028-12-31T23:59", 5.5));
+        let window = calendar(Unit::YEAR, "Asia/Kolkata").window(at("2028-12-31T23:59", 5.5));
         assert_eq!(window.end - window.start, 366 * 24 * HOUR);
         assert_eq!(window.start, at("2028-01-01T00:00", 5.5));
     }
 
     #[test]
     fn a_week_begins_on_monday() {
-        let window = calendar(Unit::Week, "Europe/Berlin").window(at("2026-11-22T23:00", 1.0));
+        let window = calendar(Unit::WEEK, "Europe/Berlin").window(at("2026-11-22T23:00", 1.0));
         assert_eq!(window, at("2026-11-16T00:00", 1.0)..at("2026-11-23T00:00", 1.0));
     }
 

@@ -23,7 +23,7 @@ use super::{
     figures, push_number, steady,
 };
 
-pub(super) const OPTIONS: &[&str] = &["time_zone", "starts"];
+pub(super) const OPTIONS: &[&str] = &["time_zone", "starts_on", "starts"];
 
 /// How far a clock may step back before a counter of a calendar follows it. This is less than any window, so the
 /// counter stays at most one window ahead of the clock.
@@ -136,10 +136,7 @@ pub(super) fn decide(
 }
 
 pub(super) fn parameters(_: u32, period_ms: u64, options: &Options) -> Result<Parameters, LimitErrors> {
-    let calendar = match options.time_zone {
-        None => None,
-        Some(time_zone) => Some(Calendar::new(period_ms, time_zone).ok_or(LimitError::TimeZone)?),
-    };
+    let calendar = Calendar::new(period_ms, options)?;
     let starts = options.starts.unwrap_or_default();
     if calendar.is_some() && starts == Starts::FirstRequest {
         return Err(LimitError::Starts.into());

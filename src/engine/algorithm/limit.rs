@@ -93,6 +93,15 @@ pub enum LimitError {
     /// `time_zone` with a period that is not a calendar unit.
     #[error("time_zone needs unit day, week, month or year: shorter windows do not depend on the calendar")]
     TimeZone,
+    /// `starts_on` without a calendar.
+    #[error("starts_on needs a time_zone, by whose clocks the day begins")]
+    StartsOn,
+    /// `starts_on` with windows that begin every day.
+    #[error("starts_on has no effect on unit day, which begins every day: remove it, or write a period such as 14d")]
+    StartsOnOfDay,
+    /// `starts_on` with a period that is not a number of days.
+    #[error("with starts_on, a period is a whole number of days, from 1d to 366d")]
+    PeriodOfDays,
     /// A window of the calendar that starts with a request.
     #[error("starts: first_request has no time_zone: windows of the calendar start with its days")]
     Starts,
@@ -136,7 +145,7 @@ impl LimitError {
     /// Returns the key in rules that is wrong.
     pub const fn key(&self) -> &'static str {
         match self {
-            LimitError::Period => "period",
+            LimitError::Period | LimitError::PeriodOfDays => "period",
             LimitError::NoOption(_, option) => option,
             LimitError::ZeroBurst | LimitError::EndlessRefill => "burst",
             LimitError::MaxDelay | LimitError::EndlessQueue => "max_delay",
@@ -144,6 +153,7 @@ impl LimitError {
             LimitError::TimeZone => "time_zone",
             LimitError::NoWindows(key) => key,
             LimitError::CarryPercent | LimitError::CarriesNothing => "carry_percent",
+            LimitError::StartsOn | LimitError::StartsOnOfDay => "starts_on",
             LimitError::Starts => "starts",
             LimitError::Hold => "hold",
             LimitError::Number | LimitError::LogNumber | LimitError::Slots => "requests_per_unit",
@@ -157,8 +167,9 @@ impl LimitError {
     /// Returns whether the error involves several values. Such an error is reported only if each of the values is
     /// valid.
     pub const fn is_of_several(&self) -> bool {
-        use LimitError::{EndlessQueue, EndlessRefill, Estimates, Starts, TimeZone};
-        matches!(self, EndlessRefill | EndlessQueue | TimeZone | Starts | Estimates)
+        use LimitError::{EndlessQueue, EndlessRefill, Estimates, PeriodOfDays, Starts, StartsOnOfDay, TimeZone};
+        let is_of_calendar = matches!(self, TimeZone | StartsOnOfDay | PeriodOfDays | Starts);
+        is_of_calendar || matches!(self, EndlessRefill | EndlessQueue | Estimates)
     }
 }
 

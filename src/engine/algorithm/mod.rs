@@ -27,7 +27,7 @@ pub mod token_bucket;
 use std::fmt;
 
 pub use ask::{Ask, Bounds, Caller, Charge, Credit, CreditKind, MAX_HITS, MAX_NUMBER, NamedWindow};
-pub use calendar::TimeZone;
+pub use calendar::{StartsOn, TimeZone};
 pub use leased::{Granted, LeaseAsk, Occupies, Returned};
 pub use limit::{Limit, LimitError, LimitErrors, MAX_DELAY, MAX_PERIOD, NEVER};
 use limit::{MAX_REFILL_MS, is_period};

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::{Algorithm, TimeZone};
+use super::{Algorithm, StartsOn, TimeZone};
 use super::{budget, concurrency};
 
 /// An option of algorithms, as rules have it.
@@ -41,6 +41,8 @@ pub enum Kind {
     Choice(fn() -> Vec<&'static str>),
     /// The name of a time zone.
     TimeZone,
+    /// A date, such as 2026-01-15.
+    Date,
 }
 
 /// A value of an option, as its source has it.
@@ -52,7 +54,7 @@ pub enum Written<'w> {
     Flag(bool),
     /// A length of time.
     Length(Duration),
-    /// A name.
+    /// A name, or a date.
     Name(&'w str),
 }
 
@@ -159,13 +161,19 @@ options! {
                 zone, such as Asia/Shanghai or UTC. Without it, fixed windows have the length of the unit and are \
                 aligned to the epoch, and those of budgets slide.",
         example: "Asia/Shanghai",
-        conflicts: &[
-            (
-                "period",
-                "time_zone needs unit day, week, month or year: a period has the same length in every time zone",
-            ),
-            ("segments", budget::NO_SEGMENTS),
-        ],
+        conflicts: &[("segments", budget::NO_SEGMENTS)],
+        is_explained: false
+    }
+    /// Fixed window and budget: the day on which windows of the calendar begin.
+    starts_on: StartsOn {
+        about: "For fixed windows and budgets with a time_zone: weeks begin on the weekday of this date, months on its \
+                day of the month, and years on its day of the year. Beside a period of whole days, the days are \
+                counted from this date. Default: Monday, the 1st, 1 January.",
+        example: "2026-01-15",
+        conflicts: &[(
+            "segments",
+            "starts_on is a day of the calendar, whose windows have no sub-windows: remove one of the two",
+        )],
         is_explained: false
     }
     /// Fixed window: what a window begins with.
@@ -173,10 +181,13 @@ options! {
         about: "For fixed windows: whether a window starts with the clock, or with the first request that it counts. \
                 Default: clock.",
         example: "first_request",
-        conflicts: &[(
-            "time_zone",
-            "windows of the calendar start with its days, and not with a request: remove one of the two",
-        )],
+        conflicts: &[
+            (
+                "time_zone",
+                "windows of the calendar start with its days, and not with a request: remove one of the two",
+            ),
+            ("starts_on", "a window starts on a day or with a request, not both: remove one of the two"),
+        ],
         is_explained: false
     }
     /// Budget: the time in which a stream must settle what it holds.
@@ -190,10 +201,7 @@ options! {
         about: "For budgets with a time_zone: so many percent of what is left of a window, from 1 to 100, are carried \
                 over into the next one. Default: nothing is.",
         example: "20",
-        conflicts: &[
-            ("segments", budget::CARRIES_NO_SEGMENTS),
-            ("period", "carry_percent needs a time_zone, and so unit day, week, month or year"),
-        ],
+        conflicts: &[("segments", budget::CARRIES_NO_SEGMENTS)],
         is_explained: false
     }
     /// Budget: what a stream holds that brings no estimate of its own.
@@ -400,6 +408,18 @@ impl Value for TimeZone {
 
     fn of(written: Written<'_>) -> Option<TimeZone> {
         if let Written::Name(name) = written { TimeZone::named(name) } else { None }
+    }
+
+    fn written(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Value for StartsOn {
+    const KIND: Kind = Kind::Date;
+
+    fn of(written: Written<'_>) -> Option<StartsOn> {
+        if let Written::Name(date) = written { StartsOn::parse(date) } else { None }
     }
 
     fn written(&self) -> String {

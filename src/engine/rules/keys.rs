@@ -152,7 +152,8 @@ const OF_EVERY_LIMIT: &[Key] = &[
     key(
         "period",
         Takes::Length,
-        "The period as a duration instead of a unit: 500ms, 90s, 15m or 1h30m; from 1ms to 366d.",
+        "The period as a duration instead of a unit: 500ms, 90s, 15m or 1h30m; from 1ms to 366d. With time_zone and \
+         starts_on, a number of days.",
     )
     .example("90s")
     .conflicts(&[
@@ -207,7 +208,7 @@ static OF_ALGORITHMS: [Key; Options::ALL.len()] = {
             Kind::Flag => Takes::Flag,
             Kind::Length => Takes::Length,
             Kind::Choice(names) => Takes::Choice(names),
-            Kind::TimeZone => Takes::Text,
+            Kind::TimeZone | Kind::Date => Takes::Text,
         };
         keys[index] = key(option.name, takes, option.about).example(option.example).conflicts(option.conflicts);
         index += 1;

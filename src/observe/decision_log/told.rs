@@ -231,7 +231,7 @@ impl Display for Told {
 
 impl Display for Number {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.number, per(self.period_ms.map(Duration::from_millis), None))
+        write!(f, "{} {}", self.number, per(self.period_ms.map(Duration::from_millis), None, None))
     }
 }
 

@@ -135,6 +135,7 @@ pub(super) fn drawn_domain() -> impl Strategy<Value = Value> {
         ("weighting", of(&["strict", "linear", "heavy"]).boxed()),
         ("starts", of(&["clock", "first_request", "request"]).boxed()),
         ("time_zone", of(&["UTC", "asia/shanghai", "Asia/Shangai"]).boxed()),
+        ("starts_on", of(&["2026-01-31", "1970-01-01", "2026-02-30"]).boxed()),
         ("hold", length().boxed()),
         ("give_back", flag().boxed()),
         ("durable", flag().boxed()),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tollgate::engine::algorithm::{
     Algorithm, Ask, Caller, Declared, Kind, Limit, MAX_DELAY, MAX_NUMBER, MAX_PERIOD, NEVER, NamedWindow, Options,
-    Penalty, TimeZone, Written,
+    Penalty, StartsOn, TimeZone, Written,
 };
 
 /// Numbers at which arithmetic likes to break, and any others.
@@ -37,13 +37,16 @@ pub fn large_part() -> impl Strategy<Value = u64> {
 }
 
 /// Lengths used in place of calendar units.
-const CALENDAR_MS: [u64; 4] = [86_400_000, 7 * 86_400_000, 30 * 86_400_000, 365 * 86_400_000];
+const CALENDAR_MS: [u64; 4] = [DAY_MS, 7 * DAY_MS, 30 * DAY_MS, 365 * DAY_MS];
+
+const DAY_MS: u64 = 86_400_000;
 
 fn period_ms() -> impl Strategy<Value = u64> {
     let longest = MAX_PERIOD.as_millis() as u64;
     let named = prop::sample::select(vec![1_000, 60_000, 3_600_000, 86_400_000, 31_536_000_000, longest, longest - 1]);
     let calendar = prop::sample::select(&CALENDAR_MS[..]);
-    prop_oneof![3 => 1..30_u64, 2 => 31..5_000_u64, 2 => named, 2 => calendar, 1 => 1..=longest]
+    let days = (1..=366_u64).prop_map(|days| days * DAY_MS);
+    prop_oneof![3 => 1..30_u64, 2 => 31..5_000_u64, 2 => named, 2 => calendar, 1 => days, 1 => 1..=longest]
 }
 
 /// The period of a balance.
@@ -56,12 +59,13 @@ fn options() -> impl Strategy<Value = Options> {
         prop::option::weighted(if option.name == "initial" { 0.3 } else { 0.5 }, value).boxed()
     };
     let drawn: Vec<_> = Options::ALL.iter().map(drawn).collect();
-    drawn.prop_map(|values| {
+    (drawn, any::<bool>()).prop_map(|(values, counts_days)| {
         let mut options = Options::default();
         for (option, value) in Options::ALL.iter().zip(values) {
             let is_set = value.is_none_or(|value| options.set(option.name, value.written()));
             assert!(is_set, "{} is drawn as what it cannot be", option.name);
         }
+        options.starts_on = options.starts_on.map(|date| if counts_days { date.of_days() } else { date });
         options
     })
 }
@@ -92,7 +96,28 @@ fn value(option: &Declared) -> BoxedStrategy<Value> {
         (_, Kind::Length) => length.prop_map(|length| Value::Plain(Written::Length(length))).boxed(),
         (_, Kind::Choice(names)) => prop::sample::select(names()).prop_map(|name| Value::Name(name.to_owned())).boxed(),
         (_, Kind::TimeZone) => any_time_zone().prop_map(|zone| Value::Name(zone.to_string())).boxed(),
+        (_, Kind::Date) => any_date().prop_map(Value::Name).boxed(),
     }
+}
+
+/// A date, often one of the last of a month.
+fn any_date() -> impl Strategy<Value = String> {
+    let any =
+        (1970..2100_u16, 1..=12_u8, 1..=28_u8).prop_map(|(year, month, day)| format!("{year}-{month:02}-{day:02}"));
+    let last = prop::sample::select(vec!["2024-02-29", "2026-01-31", "1970-01-01", "2025-04-30", "2031-12-31"]);
+    prop_oneof![any, last.prop_map(str::to_owned)]
+}
+
+/// Leaves out what a calendar with this period cannot have.
+fn of_calendar(period_ms: u64, options: Options) -> Options {
+    let fits = match options.starts_on {
+        Some(StartsOn::Days(_)) => period_ms.is_multiple_of(DAY_MS),
+        Some(StartsOn::Unit(_)) | None => CALENDAR_MS.contains(&period_ms),
+    };
+    let time_zone = options.time_zone.filter(|_| fits);
+    let has_effect = |date: &StartsOn| period_ms != DAY_MS || matches!(date, StartsOn::Days(_));
+    let starts_on = options.starts_on.filter(|date| time_zone.is_some() && has_effect(date));
+    Options { time_zone, starts_on, ..options }
 }
 
 /// A time zone: with and without summer time, with odd offsets, one that skipped a day, and any other.
@@ -119,13 +144,15 @@ fn make(algorithm: Algorithm, number: u64, period_ms: u64, options: Options) -> 
         min_estimate: None,
         max_estimate: None,
         count_denied: options.count_denied.filter(|_| !algorithm.has_holders()),
-        time_zone: options.time_zone.filter(|_| CALENDAR_MS.contains(&period_ms)),
-        ..options
+        ..of_calendar(period_ms, options)
     };
-    let options = options.of(algorithm);
+    let mut options = options.of(algorithm);
+    if is_never && algorithm == Algorithm::Budget {
+        (options.time_zone, options.starts_on, options.segments) = (None, None, None);
+    }
     let is_calendar = algorithm == Algorithm::Budget && options.time_zone.is_some();
     let carry = options.carry_percent.filter(|_| is_calendar).map(|percent| percent % 100 + 1);
-    let segments = options.segments.filter(|_| !is_calendar && (!is_never || algorithm != Algorithm::Budget));
+    let segments = options.segments.filter(|_| !is_calendar);
     let options = Options { segments, carry_percent: carry, ..options };
     Limit::new(algorithm, number, Duration::from_millis(period_ms), options).ok()
 }
@@ -155,12 +182,21 @@ pub fn small_limit() -> impl Strategy<Value = Limit> {
 
 /// Generates limits with calendar windows.
 pub fn calendar_limit(algorithm: Algorithm) -> impl Strategy<Value = Limit> {
-    let period_ms = prop::sample::select(&CALENDAR_MS[..]);
-    (0..12_u64, period_ms, any_time_zone(), any::<bool>()).prop_map(move |(number, period_ms, time_zone, denied)| {
-        let count_denied = Some(denied).filter(|_| algorithm == Algorithm::FixedWindow);
-        let options = Options { time_zone: Some(time_zone), count_denied, ..Options::default() };
-        Limit::new(algorithm, number, Duration::from_millis(period_ms), options).unwrap()
-    })
+    let unit = prop::sample::select(&CALENDAR_MS[..]).prop_map(|period_ms| (period_ms, false));
+    let days = (1..=366_u64).prop_map(|days| (days * DAY_MS, true));
+    let period = prop_oneof![2 => unit, 1 => days];
+    (0..12_u64, period, any_time_zone(), prop::option::of(any_date()), any_date(), any::<bool>()).prop_map(
+        move |(number, (period_ms, counts_days), time_zone, date, other, denied)| {
+            let starts_on = if counts_days {
+                StartsOn::parse(&other).map(StartsOn::of_days)
+            } else {
+                date.as_deref().and_then(StartsOn::parse)
+            };
+            let count_denied = Some(denied).filter(|_| algorithm == Algorithm::FixedWindow);
+            let options = Options { time_zone: Some(time_zone), starts_on, count_denied, ..Options::default() };
+            Limit::new(algorithm, number, Duration::from_millis(period_ms), of_calendar(period_ms, options)).unwrap()
+        },
+    )
 }
 
 /// Changes of a limit that keep its counter. A change may have no effect.
@@ -174,8 +210,8 @@ impl Change {
     /// Returns the changed limit; `None` if it would be invalid.
     pub fn of(&self, limit: &Limit) -> Option<Limit> {
         // Windows of another length, or that start otherwise, use another counter.
-        let Options { segments, time_zone, starts, .. } = limit.options();
-        let options = Options { segments, time_zone, starts, ..self.options };
+        let Options { segments, time_zone, starts_on, starts, .. } = limit.options();
+        let options = Options { segments, time_zone, starts_on, starts, ..self.options };
         make(limit.algorithm(), self.number, limit.period_ms(), options)
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::{Answer, Outcome, What};
 use crate::command::output::columns;
+use crate::engine::algorithm::StartsOn;
 use crate::engine::decision::{DecidedBy, Never};
 use crate::engine::descriptor::{self, wait};
 use crate::engine::printable::{printable, printable_lines};
@@ -153,7 +154,11 @@ fn allowance(limit: &LimitDetails) -> String {
     let mut text = match limit.period_ms.map(Duration::from_millis) {
         // The protocol cannot name every period, and names no algorithm.
         None if limit.algorithm.is_empty() => limit.number.to_string(),
-        period => format!("{} {}", limit.number, descriptor::per(period, limit.time_zone.as_deref())),
+        period => {
+            let starts_on = limit.starts_on.as_deref().and_then(StartsOn::parse);
+            let starts_on = if limit.counts_days { starts_on.map(StartsOn::of_days) } else { starts_on };
+            format!("{} {}", limit.number, descriptor::per(period, limit.time_zone.as_deref(), starts_on))
+        }
     };
     if limit.capacity > 0 && limit.capacity != limit.number {
         let _ = write!(text, ", {} at once", limit.capacity);

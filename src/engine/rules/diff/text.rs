@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 
 use super::{Change, Counters, Kind, Side, shares_as};
 use crate::algorithm::{self, Limit, Options};
-use crate::descriptor::{Role, Unit, in_words};
+use crate::descriptor::{Role, in_words, unit_of};
 use crate::rules::expect::Expect;
 use crate::rules::options::denied_body;
 use crate::rules::{Allowance, LimitConfig, Rule, RuleLimit};
@@ -140,7 +140,8 @@ impl Differences {
     }
 
     fn of_limits(&mut self, old: &Limit, new: &Limit) {
-        let length = |limit: &Limit| match limit.window().and_then(Unit::of) {
+        let unit = |limit: &Limit| unit_of(limit.window()?, limit.options().starts_on);
+        let length = |limit: &Limit| match unit(limit) {
             Some(unit) => unit.name().to_owned(),
             None => humantime::format_duration(limit.period()).to_string(),
         };

@@ -27,6 +27,11 @@ pub(in crate::rules) const KEY: Key = key(
         "the period of a limit that a request brings along may be one that no calendar has: remove one of the two",
     ),
     (
+        "starts_on",
+        "a limit with starts_on follows the calendar, so it cannot take its period from a request: remove one of the \
+         two",
+    ),
+    (
         "rate_limits",
         "a request brings one limit along, and several could not be told apart: remove it, or keep one limit",
     ),

@@ -52,6 +52,10 @@ pub(in crate::rules) const KEY: Key = key(
     ),
     ("time_zone", WITH_TIME_ZONE),
     (
+        "starts_on",
+        "a limit with starts_on follows the calendar, so it cannot have own_share: remove one of the two",
+    ),
+    (
         "leaky_bucket",
         "leaky_bucket cannot have own_share, because instances would let requests pass at the same times: choose \
          token_bucket, or remove it",

@@ -9,7 +9,7 @@ use super::lease::Leasing;
 use super::own_share::admits;
 use super::{GivenDefaults, algorithm, failure_mode};
 use crate::algorithm::lease_terms::Lease;
-use crate::algorithm::{Algorithm, Declared, Kind, Limit, LimitErrors, NEVER, Options, TimeZone, Written};
+use crate::algorithm::{Algorithm, Declared, Kind, Limit, LimitErrors, NEVER, Options, StartsOn, TimeZone, Written};
 use crate::descriptor::Unit;
 use crate::rules::checked::{Allowance, LimitConfig, RuleLimitConfig, SettingOrigin, SettingOrigins};
 use crate::rules::config::{FieldPath, Raw, RawLimit, RawMapping};
@@ -27,6 +27,10 @@ const SMALL: u64 = 4;
 
 /// Replaces an invalid length, to validate the other keys.
 const ANY_LENGTH: Duration = Duration::from_secs(1);
+
+/// Why a period takes no time zone unless its days are counted from a date.
+const PERIOD_WITHOUT_START: &str = "time_zone needs unit day, week, month or year, or starts_on beside the period: the \
+                                    date from which its days are counted";
 
 /// Whether a limit is the only one of its descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -291,14 +295,32 @@ impl Tree<'_, '_> {
         }
         let defaults = self.part.defaults();
         options.count_denied = options.count_denied.or_else(|| defaults.count_denied(algorithm?));
-        let is_unsaid = ["time_zone", "starts"].iter().all(|key| raw.get(key).is_missing());
+        let is_unsaid = ["time_zone", "starts_on", "starts"].iter().all(|key| raw.get(key).is_missing());
         if raw.text("unit").get().is_some() && is_unsaid {
             let by_default = |(algorithm, period)| defaults.time_zone(algorithm, period);
             options.time_zone = algorithm.zip(period).and_then(by_default);
         }
+        self.calendar(raw, &mut options, path);
         let (is_whole, number) = (number.is_some() && period.is_some(), number.unwrap_or(1));
         let limit = Limit::new(algorithm?, number, period.unwrap_or(ANY_LENGTH), options);
         self.readable(path, limit, is_whole)
+    }
+
+    /// Adapts the options of a calendar to a limit with a period. If one of them is invalid, none is left.
+    fn calendar(&mut self, raw: &RawLimit<'_>, options: &mut Options, path: FieldPath<'_>) {
+        let is_given = |key| !raw.get(key).is_missing();
+        let (zone, start) = (is_given("time_zone"), is_given("starts_on"));
+        let is_of_period = is_given("period");
+        if is_of_period && options.time_zone.is_some() && !start {
+            self.complaints.error(path.key("time_zone"), PERIOD_WITHOUT_START);
+            options.time_zone = None;
+        }
+        if (zone && options.time_zone.is_none()) || (start && options.starts_on.is_none()) {
+            (options.time_zone, options.starts_on) = (None, None);
+        }
+        if is_of_period {
+            options.starts_on = options.starts_on.map(StartsOn::of_days);
+        }
     }
 
     /// Reads an option of algorithms.
@@ -311,7 +333,7 @@ impl Tree<'_, '_> {
                 .complaints
                 .length(&text, path)
                 .map_or(Raw::Unreadable, |length| Raw::Given(Written::Length(length))),
-            Kind::Choice(_) | Kind::TimeZone => text.clone().map(Written::Name),
+            Kind::Choice(_) | Kind::TimeZone | Kind::Date => text.clone().map(Written::Name),
         };
         let (Raw::Given(written), text) = (written, text.get()) else { return };
         if options.set(name, written) {
@@ -320,6 +342,7 @@ impl Tree<'_, '_> {
         if let Some(text) = text {
             let message = match kind {
                 Kind::TimeZone => unknown_time_zone(text),
+                Kind::Date => format!("unknown date {}: write one from 1970 on, such as 2026-01-15", quoted(text)),
                 Kind::Choice(names) => unknown(name, text, &names()),
                 Kind::Number | Kind::Wide | Kind::Flag | Kind::Length => return,
             };
@@ -416,7 +439,7 @@ fn unknown_time_zone(name: &str) -> String {
 /// Returns what to write for words that mean a time, but are no unit.
 fn period_of(name: &str) -> Option<&'static str> {
     const WORDS: [(&[&str], &str); 8] = [
-        (&["fortnight", "biweekly", "2weeks"], "period: 14d"),
+        (&["fortnight", "biweekly", "2weeks"], "period: 14d; with time_zone and starts_on, by the calendar"),
         (&["quarter", "quarterly"], "period: 91d; there are no calendar quarters"),
         (&["halfyear", "semester"], "period: 182d; there are no calendar half-years"),
         (&["decade", "century"], "unit: year, with the number for a year"),

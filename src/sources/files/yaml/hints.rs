@@ -208,7 +208,7 @@ static HINTS: &[Hint] = &[
             "zone",
         ],
         "windows begin at midnight, weeks on Monday and months on the first: write algorithm: fixed_window and \
-         time_zone: Europe/Berlin, in rate_limit",
+         time_zone: Europe/Berlin, in rate_limit; for another day, add starts_on: 2026-01-15",
     ),
     // Algorithms and costs.
     hint(&["strategy", "type", "kind", "mode", "algo", "limiter"], "write algorithm, in rate_limit or defaults"),
