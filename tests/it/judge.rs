@@ -348,7 +348,7 @@ async fn a_redis_that_stops_now_and_then_lets_no_more_pass() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failover_lets_nothing_pass_twice_that_is_durable() {
     let mut watched = Watched::start(&[], "").await;
-    let rules = RULES.replace("failure_mode: error", "failure_mode: error, durable: true");
+    let rules = RULES.replace("algorithm: sliding_window", "algorithm: sliding_window, durable: true");
     // Longer than the failover, so that what is lost would show.
     let rules = rules.replace("period: 2s", "period: 15s").replace("requests_per_unit: 7", "requests_per_unit: 30");
     let url = watched.setting();
@@ -376,7 +376,7 @@ async fn a_failover_lets_nothing_pass_twice_that_is_durable() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_planned_failover_lets_nothing_pass_twice_that_is_durable() {
     let watched = Watched::start_with(2, &[], "").await;
-    let rules = RULES.replace("failure_mode: error", "failure_mode: error, durable: true");
+    let rules = RULES.replace("algorithm: sliding_window", "algorithm: sliding_window, durable: true");
     // Longer than the failover, so that what is lost would show.
     let rules = rules.replace("period: 2s", "period: 15s").replace("requests_per_unit: 7", "requests_per_unit: 30");
     let url = watched.setting();
