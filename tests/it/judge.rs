@@ -177,6 +177,125 @@ async fn all_places_are_free_at_the_end() {
     assert!(kinds.iter().any(|kind| judgement.count(*kind) > 0), "{judgement}");
 }
 
+/// Rules with a budget for each way in which holds end, and what they promise.
+const BUDGETS: &str = "
+domain: judge
+defaults: {failure_mode: error}
+descriptors:
+  - key: charged
+    descriptors:
+      - key: hold
+        rate_limit: {algorithm: budget, period: 2s, requests_per_unit: 40, settle_within: 800ms}
+  - key: refunded
+    descriptors:
+      - key: hold
+        rate_limit: {algorithm: budget, period: 1s, requests_per_unit: 30, settle_within: 800ms, unsettled: refund}
+";
+
+fn budgets() -> [(&'static str, serde_json::Value); 2] {
+    let budget = |number: u64, period_us: u64, unsettled: &str| {
+        json!({
+            "kind": "budget", "number": number, "period_us": period_us, "memory_us": period_us + period_us / 10,
+            "settle_within_us": 800_000, "hold_for_us": 852_000, "unsettled": unsettled,
+        })
+    };
+    [("charged", budget(40, 2_000_000, "charge")), ("refunded", budget(30, 1_000_000, "refund"))]
+}
+
+/// Streams that settle for less and for more than they hold, twice, late, or never.
+const STREAMS: [(&str, u64); 4] = [("most_hits", 12), ("abandons", 15), ("keys", 4), ("settle_ms", 8_000)];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn histories_of_budgets_are_legal() {
+    let redis = Redis::start();
+    let url = format!("REDIS_URL={}", redis.url());
+    let [alone, one, other] = [&[][..], &[&*url, "REDIS_TIMEOUT=2s"], &[&*url, "REDIS_TIMEOUT=2s"]]
+        .map(|settings| Tollgate::start(BUDGETS, settings));
+    let (memory, store) = tokio::join!(
+        judged(scenario(&[&alone], &budgets(), &STREAMS)),
+        judged(scenario(&[&one, &other], &budgets(), &STREAMS))
+    );
+    for judgement in [memory, store] {
+        println!("{judgement}");
+        judgement.assert_legal_but_for(&[]);
+    }
+}
+
+/// Each stream is billed once, whatever its calls become.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_usage_of_budgets_is_what_streams_settled() {
+    const TOKEN: &str = "a token of some length";
+    let redis = Redis::start();
+    let (url, token) = (format!("REDIS_URL={}", redis.url()), format!("ADMIN_TOKEN={TOKEN}"));
+    let rules = BUDGETS.replace("settle_within: 800ms", "settle_within: 800ms, usage: {by: day, keep: 32d}");
+    let settings = [&*url, "REDIS_TIMEOUT=2s", "ADMIN_API=true", &*token];
+    let instances = [Tollgate::start(&rules, &settings), Tollgate::start(&rules, &settings)];
+    let mut scenario = scenario(&instances.each_ref(), &budgets(), &STREAMS);
+    let Target::Rls(rls) = scenario.target else { panic!("{scenario:?}") };
+    let usage = Usage { address: format!("127.0.0.1:{}", instances[1].http_port), token: TOKEN.to_owned() };
+    scenario.target = Target::Tollgate(record::adapter::Tollgate { rls, usage });
+    let (header, operations) = record::history(&scenario).await.unwrap();
+    let judged = |more: i64| {
+        let mut judge = Judge::new(header.clone(), Checks::default());
+        for operation in &operations {
+            let total = operation.total.map(|total| total + more);
+            judge.add(&Operation { total, ..operation.clone() }).unwrap();
+        }
+        judge.finish()
+    };
+    let totals: Vec<i64> = operations.iter().filter_map(|operation| operation.total).collect();
+    assert!(totals.len() >= 8 && totals.iter().sum::<i64>() > 100, "{totals:?}");
+    assert!(judged(0).is_legal_but_for(&[]), "{}", judged(0));
+    for more in [-1, 1] {
+        assert_eq!(judged(more).count(Kind::WrongTotal), totals.len() as u64, "every hit is known: {}", judged(more));
+    }
+}
+
+/// Returns what budgets promise where a settle is answered although the store has not confirmed it.
+fn budgets_with_lost_settles() -> [(&'static str, serde_json::Value); 2] {
+    budgets().map(|(name, mut promise)| {
+        promise["settles_may_be_lost"] = json!(true);
+        (name, promise)
+    })
+}
+
+/// Callers hear of errors, and what became of their streams is unknown: none begins beside too many, and no hold stays.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_stops_now_and_then_keeps_no_hold_and_lets_no_more_begin() {
+    let redis = Redis::start();
+    let url = format!("REDIS_URL={}", redis.url());
+    let settings = [&*url, "REDIS_TIMEOUT=200ms"];
+    let instances = [Tollgate::start(BUDGETS, &settings), Tollgate::start(BUDGETS, &settings)];
+    let scenario = scenario(&instances.each_ref(), &budgets_with_lost_settles(), &STREAMS);
+    let disturb = async {
+        for _ in 0..(seconds() / 2.0) as u32 {
+            tokio::time::sleep(Duration::from_millis(1_300)).await;
+            redis.freeze();
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            redis.thaw();
+        }
+    };
+    let (judgement, ()) = tokio::join!(judged(scenario), disturb);
+    judgement.assert_legal_but_for(&[]);
+    assert!(judgement.failed + judgement.late > 0, "{judgement}");
+}
+
+/// Other promises of budgets than those of the rules are found broken.
+#[tokio::test(flavor = "multi_thread")]
+async fn budgets_with_other_rules_are_found() {
+    let rules = BUDGETS
+        .replace("requests_per_unit: 40", "requests_per_unit: 48")
+        .replace("requests_per_unit: 30", "requests_per_unit: 24");
+    let tollgate = Tollgate::start(&rules, &[]);
+    let [charged, refunded] = budgets();
+    let (more, fewer) = tokio::join!(
+        judged(scenario(&[&tollgate], &[charged], &STREAMS)),
+        judged(scenario(&[&tollgate], &[refunded], &STREAMS))
+    );
+    assert!(more.count(Kind::OverLimit) > 0, "{more}");
+    assert!(fewer.count(Kind::NeedlessDenial) > 0 && fewer.count(Kind::OverLimit) == 0, "{fewer}");
+}
+
 /// What is billed is what was allowed, whichever instance decided it.
 #[tokio::test(flavor = "multi_thread")]
 async fn usage_is_what_callers_were_allowed() {
@@ -386,6 +505,32 @@ async fn a_planned_failover_lets_nothing_pass_twice_that_is_durable() {
     let window = json!({"kind": "window", "number": 30, "period_us": 15_000_000, "memory_us": 16_500_000});
     let load = [("seconds", 12), ("keys", 3), ("think_ms", 100)];
     let scenario = scenario(&instances, &[("window", window)], &load);
+    let disturb = async {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        watched.fail_over().await;
+    };
+    let (judgement, ()) = tokio::join!(judged(scenario), disturb);
+    judgement.assert_legal_but_for(&[]);
+}
+
+/// The same of a budget. A settle denies no request, so it is answered also where the store does not confirm it; then
+/// the hold ends by itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_planned_failover_lets_no_stream_begin_twice_that_is_durable() {
+    let watched = Watched::start_with(2, &[], "").await;
+    // Longer than the failover, so that what is lost would show.
+    let rules = BUDGETS
+        .replace("algorithm: budget", "algorithm: budget, durable: true")
+        .replace("period: 2s, requests_per_unit: 40", "period: 10s, requests_per_unit: 200");
+    let url = watched.setting();
+    let settings = [&*url, "REDIS_TYPE=sentinel", "REDIS_TIMEOUT=1s"];
+    let instances = [Tollgate::start(&rules, &settings), Tollgate::start(&rules, &settings)];
+    let budget = json!({
+        "kind": "budget", "number": 200, "period_us": 10_000_000, "memory_us": 11_000_000,
+        "settle_within_us": 800_000, "hold_for_us": 852_000, "settles_may_be_lost": true,
+    });
+    let load = [("seconds", 12), ("think_ms", 100), ("most_hits", 20), ("keys", 2), ("settle_ms", 15_000)];
+    let scenario = scenario(&instances.each_ref(), &[("charged", budget)], &load);
     let disturb = async {
         tokio::time::sleep(Duration::from_secs(3)).await;
         watched.fail_over().await;

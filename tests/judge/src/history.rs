@@ -77,6 +77,39 @@ pub enum Promise {
         /// How long a holder that does not let go holds its place, in microseconds.
         expiry_us: u64,
     },
+    /// In each interval of one period, streams use at most this number of hits, but for what they settle beyond their
+    /// own holds; and no more than this is used and held when a stream begins.
+    Budget {
+        /// The most hits.
+        number: u64,
+        /// The period in microseconds.
+        period_us: u64,
+        /// How long a used hit may count against later ones, in microseconds: the period, and for a window of segments
+        /// one segment more.
+        memory_us: u64,
+        /// How long a hold without a settle lasts at least, in microseconds.
+        #[serde(default)]
+        settle_within_us: u64,
+        /// How long a hold without a settle lasts at most, in microseconds: of Tollgate a sixteenth longer.
+        hold_for_us: u64,
+        /// What becomes of a hold without a settle when it ends.
+        #[serde(default)]
+        unsettled: Unsettled,
+        /// A settle may have no effect although it was answered: where a store fails, it denies no request.
+        #[serde(default)]
+        settles_may_be_lost: bool,
+    },
+}
+
+/// What becomes of a hold that is not settled in time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unsettled {
+    /// It is charged when it ends.
+    #[default]
+    Charge,
+    /// It is refunded.
+    Refund,
 }
 
 impl Promise {
@@ -94,6 +127,23 @@ impl Promise {
             Promise::Holders { number, expiry_us } => {
                 Promise::Holders { number, expiry_us: expiry_us.saturating_sub(clock_us) }
             }
+            Promise::Budget {
+                number,
+                period_us,
+                memory_us,
+                settle_within_us,
+                hold_for_us,
+                unsettled,
+                settles_may_be_lost,
+            } => Promise::Budget {
+                number,
+                period_us: period_us.saturating_sub(clock_us),
+                memory_us: memory_us + clock_us,
+                settle_within_us: settle_within_us.saturating_sub(clock_us),
+                hold_for_us: hold_for_us + 2 * clock_us,
+                unsettled,
+                settles_may_be_lost,
+            },
             bucket @ Promise::Bucket { .. } => bucket,
         }
     }
@@ -148,7 +198,7 @@ pub struct Part<'h> {
     pub key: Cow<'h, str>,
     /// The hits; of holders, 1.
     pub hits: u64,
-    /// The holder, at a limit of holders.
+    /// The holder, at a limit of holders; the stream, at a budget.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<Cow<'h, str>>,
 }
@@ -164,6 +214,10 @@ pub enum Ask {
     Peek,
     /// To give hits back, or to let a place go.
     Return,
+    /// To hold hits of a budget, by a stream that begins.
+    Hold,
+    /// To end the hold, and to be charged these hits instead, by a stream that ends.
+    Settle,
     /// To be told how many hits were taken and not given back since the begin, of one counter; a bill is made of it.
     Total,
 }

@@ -51,14 +51,14 @@ impl Judge {
             (Promise::Holders { number, .. }, Sound::Holders(holders)) => {
                 number.saturating_sub(holders.1.most_in(begin, end))
             }
-            (Promise::Holders { .. }, _) => 0,
+            (Promise::Holders { .. } | Promise::Budget { .. }, _) => 0,
         }
     }
 
     /// Returns the most hits that can pass at once.
     fn capacity(&self, counter: usize) -> u64 {
         match self.limits[self.counters.all[counter].limit].1 {
-            Promise::Window { number, .. } | Promise::Holders { number, .. } => number,
+            Promise::Window { number, .. } | Promise::Holders { number, .. } | Promise::Budget { number, .. } => number,
             Promise::Bucket { burst, .. } => burst,
         }
     }
@@ -70,7 +70,7 @@ impl Judge {
                 number.saturating_sub(number * usable_thousandths / 1_000)
             }
             // Of a bucket, only the usable share is known.
-            Promise::Bucket { .. } | Promise::Holders { .. } => 0,
+            Promise::Bucket { .. } | Promise::Holders { .. } | Promise::Budget { .. } => 0,
         }
     }
 
@@ -146,7 +146,7 @@ impl Judge {
         match self.limits[self.counters.all[counter].limit].1 {
             Promise::Window { usable_thousandths: 1_000, .. } | Promise::Bucket { usable_thousandths: 1_000, .. } => {}
             // What instances hold back comes and goes, and a place may be let go before it expires.
-            Promise::Window { .. } | Promise::Bucket { .. } | Promise::Holders { .. } => return,
+            _ => return,
         }
         // A request of more hits than there ever are never passes, and no wait is right.
         let wait_us = operation.wait_us.filter(|_| hits <= self.capacity(counter));
@@ -165,13 +165,13 @@ impl Judge {
         else {
             return;
         };
-        if operation.ask != Ask::Total {
+        if operation.ask != Ask::Total || matches!(self.counters.all[*counter].sound, Sound::Budget(_)) {
             return;
         }
         let (least, most) = self.counters.all[*counter].known.total_in(operation.begin, operation.end);
         let unrecorded = match self.limits[self.counters.all[*counter].limit].1 {
             Promise::Window { unrecorded, .. } => unrecorded,
-            Promise::Bucket { .. } | Promise::Holders { .. } => 0,
+            Promise::Bucket { .. } | Promise::Holders { .. } | Promise::Budget { .. } => 0,
         };
         let least = least - i128::from(unrecorded);
         if !(least..=most).contains(&i128::from(told)) {

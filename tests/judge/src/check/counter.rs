@@ -5,6 +5,7 @@ use std::hash::{Hash, Hasher};
 use hashbrown::{Equivalent, HashMap};
 
 use super::bucket::{Bucket, Rate};
+use super::budget::Budget;
 use super::holders::Holders;
 use super::known::Known;
 use super::places::Places;
@@ -30,6 +31,7 @@ pub(super) enum Sound {
     Window(Window),
     Bucket(Bucket),
     Holders(Box<(Holders, Places)>),
+    Budget(Box<Budget>),
 }
 
 impl Counter {
@@ -49,6 +51,7 @@ impl Counter {
                 let places = Places::new(longest_held_us, longest_us);
                 (0, 0, None, Sound::Holders(Box::new((Holders::new(expiry_us, longest_us), places))))
             }
+            Promise::Budget { .. } => (0, 0, None, Sound::Budget(Box::default())),
         };
         let known = Known::new(memory_us, period_us, rate, longest_us);
         Counter { limit, key: key.into(), known, sound, jobs: Vec::new() }
@@ -57,7 +60,7 @@ impl Counter {
     pub(super) fn places(&mut self) -> Option<&mut Places> {
         match &mut self.sound {
             Sound::Holders(holders) => Some(&mut holders.1),
-            Sound::Window(_) | Sound::Bucket(_) => None,
+            Sound::Window(_) | Sound::Bucket(_) | Sound::Budget(_) => None,
         }
     }
 }

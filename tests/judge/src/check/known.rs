@@ -139,7 +139,7 @@ impl Known {
         // order of ends; where a loop stops too early for it, more may have counted, which is no false alarm.
         let end = if matches!(told, Told::Failed | Told::Late) { end + self.longest_us } else { end };
         match (ask, told) {
-            (Ask::Take, Told::Denied) | (Ask::Peek | Ask::Total, _) => {}
+            (Ask::Take, Told::Denied) | (Ask::Peek | Ask::Hold | Ask::Settle | Ask::Total, _) => {}
             (Ask::Take, told) => {
                 let is_certain = told == Told::Allowed;
                 self.takes.push_back(Take { begin, end, hits, is_certain });

@@ -8,6 +8,7 @@
 //! places      whether each place of a limit of holders comes back
 //! known       what may and what must have counted: denials, remaining hits, waits and totals are judged by it
 //! returns     what was given back of it
+//! budget      what streams of a budget hold and have used
 //!
 //! answers     compares what was told with what is known
 //! counter     the counters
@@ -22,6 +23,7 @@
 
 mod answers;
 mod bucket;
+mod budget;
 mod counter;
 mod finding;
 mod holders;
@@ -37,6 +39,7 @@ use smallvec::SmallVec;
 
 use crate::history::{Ask, Header, Operation, Promise, Told};
 use bucket::Rate;
+use budget::{Call, Found, Terms, Verdicts};
 use counter::{Counter, Counters, Sound};
 pub use finding::{Count, Finding, Judgement, Kind, Unused};
 use places::Doubt;
@@ -127,6 +130,7 @@ impl Judge {
             }
         }
         let mut parts = SmallVec::new();
+        let is_alone = operation.of.len() == 1;
         for part in &operation.of {
             let counter = self.counter(&part.limit, &part.key)?;
             parts.push((counter, part.hits));
@@ -137,6 +141,21 @@ impl Judge {
                     let holder = part.holder.as_deref().ok_or("a part of a limit of holders has no holder")?;
                     holders.0.add((begin, end), (ask, told), holder);
                     holders.1.add((begin, end), (ask, told), holder);
+                }
+                Sound::Budget(budget) => {
+                    let (line, hits) = (self.line, part.hits);
+                    let call = Call { line, begin, end, hits, told, remaining, is_alone };
+                    match (ask, total) {
+                        (Ask::Total, Some(total)) if told == Told::Allowed => budget.add_total(call, total),
+                        (Ask::Total, _) => {}
+                        _ => {
+                            let stream = part.holder.as_deref().ok_or("a part of a budget has no stream")?;
+                            budget.add(ask, stream, call)?;
+                        }
+                    }
+                }
+                Sound::Window(_) | Sound::Bucket(_) if matches!(ask, Ask::Hold | Ask::Settle) => {
+                    return Err("only a budget has holds and settles".to_owned());
                 }
                 Sound::Window(_) | Sound::Bucket(_) => known.add((begin, end), (ask, told), part.hits),
             }
@@ -165,7 +184,7 @@ impl Judge {
         let is_decided = match operation.told {
             Told::Allowed => {
                 judgement.allowed += 1;
-                if operation.ask.is_take() {
+                if matches!(operation.ask, Ask::Take | Ask::Hold) {
                     judgement.admitted_hits += operation.of.iter().map(|part| part.hits).sum::<u64>();
                 }
                 true
@@ -277,6 +296,14 @@ impl Judge {
                 if let Some(Doubt { line, what, missing, .. }) = leaked {
                     let what = format!("{what}, and no later answer shows otherwise");
                     self.finding(Kind::LeakedPlace, line, counter, missing, what);
+                }
+            }
+            (promise, Sound::Budget(budget)) => {
+                let Some(terms) = Terms::of(promise, self.longest_us) else { return };
+                let (limit, Verdicts { found, left }) = (*limit, budget.judge(&terms));
+                left.into_iter().for_each(|left| self.unused[limit].add(left));
+                for Found { kind, line, hits, what } in found {
+                    self.finding(kind, line, counter, hits, what);
                 }
             }
             _ => {}

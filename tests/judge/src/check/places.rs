@@ -89,7 +89,7 @@ impl Places {
                 self.deny(begin, latest, holder);
             }
             (Ask::Return, Told::Allowed) => self.let_go(begin, end, holder),
-            (Ask::Return | Ask::Peek | Ask::Total, _) => {}
+            (Ask::Return | Ask::Peek | Ask::Hold | Ask::Settle | Ask::Total, _) => {}
         }
     }
 

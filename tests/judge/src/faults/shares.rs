@@ -185,7 +185,7 @@ mod tests {
             Promise::Window { number, usable_thousandths, .. } | Promise::Bucket { number, usable_thousandths, .. } => {
                 (*number, number * usable_thousandths / 1_000)
             }
-            Promise::Holders { .. } => panic!("{promise:?}"),
+            Promise::Holders { .. } | Promise::Budget { .. } => panic!("{promise:?}"),
         }
     }
 

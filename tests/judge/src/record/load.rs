@@ -7,6 +7,7 @@ use fastrand::Rng;
 
 use super::adapter::Asked;
 use super::scenario::{Load, Scenario};
+use super::streams::Streams;
 use crate::clock::now_us;
 use crate::history::{Ask, Operation, Part, Promise, Told};
 
@@ -15,8 +16,8 @@ use crate::history::{Ask, Operation, Part, Promise, Told};
 pub(super) struct Caller {
     rng: Rng,
     load: Load,
-    /// Name, key of the entry, and whether it is of holders, of each limit.
-    limits: Vec<(String, String, bool)>,
+    /// Name, key of the entry, and what is held, of each limit.
+    limits: Vec<(String, String, Holds)>,
     /// The share of requests for the keys up to each.
     keys: Vec<f64>,
     begin_us: u64,
@@ -28,6 +29,17 @@ pub(super) struct Caller {
     taken: VecDeque<Taken>,
     /// The request that was denied, to be asked again.
     again: Option<Taken>,
+    /// What it holds of budgets.
+    streams: Streams,
+}
+
+/// What a request holds at a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Holds {
+    Nothing,
+    Place,
+    /// Hits of a budget.
+    Hits,
 }
 
 #[derive(Clone, Debug)]
@@ -56,10 +68,17 @@ impl Caller {
             *sum += weight;
             Some(*sum)
         });
-        let limits = scenario
-            .limits
-            .iter()
-            .map(|(name, limit)| (name.clone(), limit.entry.clone(), matches!(limit.promise, Promise::Holders { .. })));
+        let holds = |promise: &Promise| match promise {
+            Promise::Window { .. } | Promise::Bucket { .. } => Holds::Nothing,
+            Promise::Holders { .. } => Holds::Place,
+            Promise::Budget { .. } => Holds::Hits,
+        };
+        let limits =
+            scenario.limits.iter().map(|(name, limit)| (name.clone(), limit.entry.clone(), holds(&limit.promise)));
+        let hold_for_us = scenario.limits.values().map(|limit| match limit.promise {
+            Promise::Budget { hold_for_us, .. } => hold_for_us,
+            _ => 0,
+        });
         Caller {
             rng: Rng::with_seed(load.seed ^ (u64::from(process) << 32) ^ ((index as u64) << 16)),
             keys: keys.collect(),
@@ -71,6 +90,7 @@ impl Caller {
             holders: 0,
             taken: VecDeque::new(),
             again: None,
+            streams: Streams::new(hold_for_us.max().unwrap_or(0)),
         }
     }
 
@@ -78,6 +98,9 @@ impl Caller {
     pub(super) fn next_turn(&mut self) -> Turn {
         if let Some(again) = self.again.clone() {
             return self.turn(Ask::Take, again);
+        }
+        if let Some(asked) = self.streams.settling(false) {
+            return self.turn(Ask::Settle, Taken { asked });
         }
         let percent = self.rng.u8(0..100);
         // A place is let go when its time has come; hits are given back as drawn.
@@ -87,27 +110,42 @@ impl Caller {
             return self.turn(Ask::Return, taken);
         }
         let request = self.draw();
-        let ask = if percent >= 100 - self.load.peeks.min(100) { Ask::Peek } else { Ask::Take };
+        let ask = match () {
+            () if self.is_of_budget(&request) => Ask::Hold,
+            () if percent >= 100 - self.load.peeks.min(100) => Ask::Peek,
+            () => Ask::Take,
+        };
         self.turn(ask, request)
     }
 
-    /// Returns the next place to let go at the end.
+    fn is_of_budget(&self, taken: &Taken) -> bool {
+        taken.asked.iter().any(|(limit, _)| self.limits[*limit].2 == Holds::Hits)
+    }
+
+    /// Returns the next place to let go, or stream to settle, at the end.
     pub(super) fn last_turn(&mut self) -> Option<Turn> {
+        if let Some(asked) = self.streams.settling(true) {
+            return Some(self.turn(Ask::Settle, Taken { asked }));
+        }
         let is_place = |taken: &Taken| taken.asked.iter().any(|(_, one)| one.holder.is_some());
         let taken = std::iter::from_fn(|| self.taken.pop_front()).find(is_place)?;
         Some(self.turn(Ask::Return, taken))
     }
 
     fn draw(&mut self) -> Taken {
-        let count = if !self.is_prober && self.rng.u8(0..100) < self.load.groups { self.limits.len() } else { 1 };
+        // A stream holds hits of budgets alone.
+        let is_mixed = self.limits.windows(2).any(|two| (two[0].2 == Holds::Hits) != (two[1].2 == Holds::Hits));
+        let is_group = !self.is_prober && !is_mixed && self.rng.u8(0..100) < self.load.groups;
+        let count = if is_group { self.limits.len() } else { 1 };
         let first = self.rng.usize(0..self.limits.len().max(1));
         let key = if self.is_prober { format!("probe-{}", self.name) } else { self.key() };
         let hits = if self.is_prober { 1 } else { self.rng.u64(1..=self.load.most_hits.max(1)) };
         let asked = (first..first + count).map(|index| index % self.limits.len()).map(|limit| {
-            let (_, entry, has_holders) = &self.limits[limit];
+            let (_, entry, holds) = &self.limits[limit];
             self.holders += 1;
-            let holder = has_holders.then(|| format!("{}-{}", self.name, self.holders));
-            (limit, Asked { entry: entry.clone(), key: key.clone(), hits: if *has_holders { 1 } else { hits }, holder })
+            let holder = (*holds != Holds::Nothing).then(|| format!("{}-{}", self.name, self.holders));
+            let hits = if *holds == Holds::Place { 1 } else { hits };
+            (limit, Asked { entry: entry.clone(), key: key.clone(), hits, holder })
         });
         Taken { asked: asked.collect() }
     }
@@ -138,6 +176,11 @@ impl Caller {
     /// Hears the answer to the request, and returns how long to pause before the next.
     pub(super) fn heard(&mut self, operation: &Operation<'_>) -> Duration {
         let request = self.again.take();
+        if matches!(operation.ask, Ask::Hold | Ask::Settle)
+            && let Some(request) = &request
+        {
+            self.streams.heard(&request.asked, operation, &self.load, &mut self.rng);
+        }
         if operation.ask.is_take() && operation.told == Told::Allowed {
             let gives_back = self.load.refunds > 0 && !self.is_prober;
             let is_left = self.load.abandons > 0 && self.rng.u8(0..100) < self.load.abandons;
@@ -149,11 +192,14 @@ impl Caller {
             }
         }
         match operation.wait_us {
-            Some(wait_us) if self.is_prober && operation.told == Told::Denied => {
+            Some(wait_us) if self.is_prober && operation.told == Told::Denied && operation.ask.is_take() => {
                 self.again = request;
                 Duration::from_micros(wait_us) + Duration::from_millis(2)
             }
             _ if self.is_prober => Duration::ZERO,
+            _ if matches!(operation.ask, Ask::Hold | Ask::Settle) => {
+                Duration::from_millis(self.rng.u64(0..=self.load.think_ms))
+            }
             _ if operation.of.iter().any(|part| part.holder.is_some()) => {
                 Duration::from_millis(self.rng.u64(0..=self.load.holds_ms))
             }

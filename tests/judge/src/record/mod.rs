@@ -3,6 +3,7 @@
 //! ```text
 //! scenario    the limits, the system and the load, from a file
 //! load        what a caller asks next, drawn
+//! streams     what it holds of budgets, and when it settles
 //! end         what is asked once all callers have ended
 //! adapter     the systems
 //! ```
@@ -11,6 +12,7 @@ pub mod adapter;
 mod end;
 mod load;
 pub mod scenario;
+mod streams;
 
 use std::time::Duration;
 

@@ -140,6 +140,8 @@ impl Toy {
                 let left = number.saturating_sub(holders.len() as u64);
                 (is_in || left > 0, left, u64::MAX / 2)
             }
+            // See tests/budgets.rs.
+            Promise::Budget { .. } => unreachable!("this toy has no budgets"),
         }
     }
 
@@ -183,6 +185,7 @@ impl Toy {
                 counter.holders.retain(|(one, _)| *one != holder);
                 counter.holders.push((holder, at + lasts_us));
             }
+            Promise::Budget { .. } => unreachable!("this toy has no budgets"),
         }
     }
 

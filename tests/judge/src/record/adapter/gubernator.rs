@@ -85,6 +85,9 @@ impl Client {
         if ask == Ask::Total {
             return Err("the system has no count of its own".to_owned());
         }
+        if matches!(ask, Ask::Hold | Ask::Settle) {
+            return Err("the system has no budgets".to_owned());
+        }
         let one = |asked: &Asked| {
             let hits = i64::try_from(asked.hits).unwrap_or(i64::MAX);
             One {
@@ -92,7 +95,7 @@ impl Client {
                 unique_key: asked.key.clone(),
                 hits: match ask {
                     Ask::Take => hits,
-                    Ask::Peek | Ask::Total => 0,
+                    Ask::Peek | Ask::Hold | Ask::Settle | Ask::Total => 0,
                     Ask::Return => -hits,
                 },
                 limit: self.number,

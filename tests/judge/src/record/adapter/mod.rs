@@ -45,7 +45,8 @@ pub struct Asked {
     pub key: String,
     /// The hits.
     pub hits: u64,
-    /// The holder, in an entry `stream`, at a limit of holders.
+    /// The holder, in an entry `stream`, at a limit of holders; the stream, in an entry `hold` or `settle`, at a
+    /// budget.
     pub holder: Option<String>,
 }
 

@@ -130,7 +130,12 @@ impl Descriptor {
     fn new(ask: Ask, asked: &Asked) -> Descriptor {
         let entry = |key: &str, value: &str| Entry { key: key.to_owned(), value: value.to_owned() };
         let mut entries = vec![entry(&asked.entry, &asked.key)];
-        entries.extend(asked.holder.iter().map(|holder| entry("stream", holder)));
+        let stream = match ask {
+            Ask::Hold => "hold",
+            Ask::Settle => "settle",
+            Ask::Take | Ask::Peek | Ask::Return | Ask::Total => "stream",
+        };
+        entries.extend(asked.holder.iter().map(|holder| entry(stream, holder)));
         let value = if ask == Ask::Peek { 0 } else { asked.hits };
         Descriptor { entries, hits_addend: Some(Number { value }), is_negative_hits: ask == Ask::Return }
     }

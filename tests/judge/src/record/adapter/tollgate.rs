@@ -92,6 +92,9 @@ impl Usage {
             let request = agent.get(format!("http://{}/usage", self.address));
             let request = request.header("Authorization", format!("Bearer {}", self.token));
             let request = request.query("domain", domain).query("key", &entry).query("exact", "true");
+            // Of a budget, the descriptor names some stream.
+            let stream = asked.holder.as_ref().map(|stream| ("key", format!("hold={stream}")));
+            let request = request.query_pairs(stream);
             let request = request.query_pairs(cursor.as_ref().map(|cursor: &String| ("cursor", &**cursor)));
             let text = request.call()?.body_mut().read_to_string()?;
             let batch: Batch = serde_json::from_str(&text).map_err(std::io::Error::from)?;
