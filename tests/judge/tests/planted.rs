@@ -29,7 +29,7 @@ struct Plant {
 enum Run {
     /// One limit, and a fault.
     Faults(System, Fault, fn(&Outcome) -> bool),
-    /// In memory, limits that are asked together and places that expire: broken promises of this kind.
+    /// In memory, limits that are asked together, places that expire and budgets: broken promises of this kind.
     Limits(Kind),
 }
 
@@ -41,7 +41,7 @@ fn needless(outcome: &Outcome) -> bool {
     outcome.needless > 0
 }
 
-const PLANTS: [Plant; 13] = [
+const PLANTS: [Plant; 16] = [
     Plant {
         what: "one too many passes, in memory",
         file: "src/engine/algorithm/sliding_window.rs",
@@ -135,9 +135,30 @@ const PLANTS: [Plant; 13] = [
         changes: &[("if is_denied && !check.costs_denied() { 0 } else { hits }", "hits")],
         run: Run::Limits(Kind::WrongTotal),
     },
+    Plant {
+        what: "a stream begins whatever others hold",
+        file: "src/engine/algorithm/budget.rs",
+        changes: &[(
+            "budget.used() + budget.reserved() + hits <= budget.amount()",
+            "budget.used() + hits <= budget.amount()",
+        )],
+        run: Run::Limits(Kind::OverLimit),
+    },
+    Plant {
+        what: "a hold that is not settled does not end",
+        file: "src/engine/algorithm/budget.rs",
+        changes: &[("(began + self.within + 1)", "(began + self.within * 60)")],
+        run: Run::Limits(Kind::NeedlessDenial),
+    },
+    Plant {
+        what: "a stream that settles twice is charged twice",
+        file: "src/engine/algorithm/budget.rs",
+        changes: &[("self.charge(actual - paid);", "self.charge(actual);")],
+        run: Run::Limits(Kind::WrongTotal),
+    },
 ];
 
-/// Limits of which two are asked together, with usage, and one of places.
+/// Limits of which two are asked together, with usage, one of places, and a budget.
 const RULES: &str = "
 domain: judge
 descriptors:
@@ -145,6 +166,11 @@ descriptors:
   - {key: site, rate_limit: {period: 1s, requests_per_unit: 5, usage: {by: day, keep: 32d}}}
   - key: slots
     descriptors: [{key: stream, rate_limit: {requests_per_unit: 3, algorithm: concurrency, hold: 1s}}]
+  - key: tokens
+    descriptors:
+      - key: hold
+        rate_limit:
+          {algorithm: budget, period: 1s, requests_per_unit: 30, settle_within: 800ms, usage: {by: day, keep: 32d}}
 ";
 
 /// Copies the sources of the project, and returns their folder.
@@ -231,7 +257,7 @@ impl Running {
 }
 
 /// Records and judges the limits of [`RULES`].
-async fn limits(tollgate: &Path) -> [Judgement; 2] {
+async fn limits(tollgate: &Path) -> [Judgement; 3] {
     let folder = tempfile::tempdir().unwrap();
     let running = Running::start(tollgate, folder.path());
     let limit = |entry: &str, promise: serde_json::Value| json!({"entry": entry, "promise": promise});
@@ -242,15 +268,21 @@ async fn limits(tollgate: &Path) -> [Judgement; 2] {
     let (user, site) = (window(60, 60_000_000), window(5, 1_000_000));
     let groups = json!({"user": limit("user", user), "site": limit("site", site)});
     let places = json!({"slots": limit("slots", json!({"kind": "holders", "number": 3, "expiry_us": 1_000_000}))});
+    let budget = json!({
+        "kind": "budget", "number": 30, "period_us": 1_000_000, "memory_us": 1_100_000, "settle_within_us": 800_000,
+        "hold_for_us": 852_000,
+    });
+    let budgets = json!({"tokens": limit("tokens", budget)});
     tokio::join!(
         running.judged(groups, json!({"seconds": 8, "keys": 6, "groups": 50, "zipf": 0, "most_hits": 2})),
         running.judged(places, json!({"seconds": 6, "keys": 4, "abandons": 30})),
+        running.judged(budgets, json!({"seconds": 6, "keys": 4, "abandons": 20, "most_hits": 10})),
     )
     .into()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "builds Tollgate fourteen times: make judge-long"]
+#[ignore = "builds Tollgate seventeen times: make judge-long"]
 async fn what_is_planted_into_a_copy_of_tollgate_is_found() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let folder = tempfile::tempdir().unwrap();

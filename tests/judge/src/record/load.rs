@@ -99,7 +99,7 @@ impl Caller {
         if let Some(again) = self.again.clone() {
             return self.turn(Ask::Take, again);
         }
-        if let Some(asked) = self.streams.settling(false) {
+        if let Some(asked) = self.streams.settling(false, &mut self.rng) {
             return self.turn(Ask::Settle, Taken { asked });
         }
         let percent = self.rng.u8(0..100);
@@ -124,7 +124,7 @@ impl Caller {
 
     /// Returns the next place to let go, or stream to settle, at the end.
     pub(super) fn last_turn(&mut self) -> Option<Turn> {
-        if let Some(asked) = self.streams.settling(true) {
+        if let Some(asked) = self.streams.settling(true, &mut self.rng) {
             return Some(self.turn(Ask::Settle, Taken { asked }));
         }
         let is_place = |taken: &Taken| taken.asked.iter().any(|(_, one)| one.holder.is_some());

@@ -35,8 +35,8 @@ impl Streams {
         Streams { open: VecDeque::new(), hold_for_us }
     }
 
-    /// Returns a stream that settles now, or at all if the caller ends.
-    pub(super) fn settling(&mut self, ends: bool) -> Option<Vec<(usize, Asked)>> {
+    /// Returns what a stream settles now, or at all if the caller ends. A second settle tells the same, or more.
+    pub(super) fn settling(&mut self, ends: bool, rng: &mut Rng) -> Option<Vec<(usize, Asked)>> {
         let now = now_us();
         let due =
             self.open.iter().position(|stream| ends || self.open.len() > Self::MOST || stream.settles_at <= now)?;
@@ -44,6 +44,8 @@ impl Streams {
         stream.times -= 1;
         let asked = stream.asked.clone();
         if stream.times > 0 {
+            let more = rng.u64(0..3);
+            stream.asked.iter_mut().for_each(|(_, one)| one.hits += more);
             self.open.push_back(stream);
         }
         Some(asked)
