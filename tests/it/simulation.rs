@@ -5,6 +5,7 @@
 //! `TOLLGATE_SIMULATION=FIRST..LAST cargo test --test it simulation::` runs other seeds than these, and more
 //! (`make simulate`).
 
+mod credits;
 mod judge;
 mod replica;
 mod world;
