@@ -6,7 +6,7 @@ use std::time::Duration;
 use compact_str::CompactString;
 use serde::{Deserialize, Serialize};
 
-use crate::algorithm::{Ask, Limit, MAX_PERIOD, NEVER, Options, StartsOn, TimeZone};
+use crate::algorithm::{Algorithm, Ask, Limit, MAX_PERIOD, NEVER, Options, StartsOn, TimeZone};
 
 /// The key of the entry of a descriptor by which a stream holds hits of a budget. Its value names the stream. Only
 /// entries that choose a price follow it.
@@ -222,11 +222,12 @@ pub fn wait(ms: u64) -> String {
 }
 
 /// Describes the period of a limit: `per minute`, `per 90s`, `per month in Asia/Shanghai`, `per 14d in UTC from
-/// 2026-01-15`, or `at once` if it has none.
-pub fn per(window: Option<Duration>, time_zone: Option<&str>, starts_on: Option<StartsOn>) -> String {
+/// 2026-01-15`. Without one it is `in all` for a budget, which is a balance then, and `at once` for requests in progress.
+pub fn per(algorithm: &str, window: Option<Duration>, time_zone: Option<&str>, starts_on: Option<StartsOn>) -> String {
     let there = time_zone.map(|name| format!(" in {name}")).unwrap_or_default();
     let from = starts_on.map(|date| format!(" from {date}")).unwrap_or_default();
     match window {
+        None if algorithm == Algorithm::Budget.name() => "in all".to_owned(),
         None => "at once".to_owned(),
         Some(window) => match unit_of(window, starts_on) {
             Some(unit) => format!("per {}{there}{from}", unit.name()),
@@ -242,11 +243,8 @@ pub fn unit_of(window: Duration, starts_on: Option<StartsOn>) -> Option<Unit> {
 
 /// Describes the period of a limit: `per minute`, or `in all` for a balance.
 pub fn per_of(limit: &Limit) -> String {
-    if limit.is_balance() {
-        return "in all".to_owned();
-    }
     let Options { time_zone, starts_on, .. } = limit.options();
-    per(limit.window(), time_zone.map(TimeZone::name), starts_on)
+    per(limit.algorithm().name(), limit.window(), time_zone.map(TimeZone::name), starts_on)
 }
 
 /// Describes a limit for people: `5 per minute, sliding_window`.
@@ -281,18 +279,19 @@ mod tests {
 
     #[test]
     fn a_period_reads_as_rules_write_it() {
-        let said = |ms| per(Some(Duration::from_millis(ms)), None, None);
+        let said = |ms| per("sliding_window", Some(Duration::from_millis(ms)), None, None);
         assert_eq!(
             [1, 1_500, 60_000, 90_000, 5_400_000, 604_800_000, 31_622_400_000].map(said),
             ["per 1ms", "per 1500ms", "per minute", "per 90s", "per 90m", "per week", "per 366d"]
         );
-        assert_eq!(per(None, None, None), "at once");
+        assert_eq!(per("concurrency", None, None, None), "at once");
+        assert_eq!(per("budget", None, None, None), "in all");
     }
 
     #[test]
     fn days_that_are_counted_from_a_date_are_no_month() {
         let from = StartsOn::parse("2026-01-31");
-        let said = |days: u64, from| per(Some(Duration::from_secs(days * 86_400)), Some("UTC"), from);
+        let said = |days: u64, from| per("budget", Some(Duration::from_secs(days * 86_400)), Some("UTC"), from);
         assert_eq!(said(30, from), "per month in UTC from 2026-01-31");
         assert_eq!(said(30, from.map(StartsOn::of_days)), "per 30d in UTC from 2026-01-31");
     }

@@ -375,9 +375,11 @@ async fn a_budget_is_shown_topped_up_and_refunded_by_the_command() {
             String::from_utf8(program.env("ADMIN_TOKEN", TOKEN).output().unwrap().stdout).unwrap()
         };
         let trail = other(&["audit"]);
-        for effect in
-            ["credited  top-up of 50 to credit, with the ID invoice-1", "refund of 90 to credit", "refund of 5"]
-        {
+        for effect in [
+            "credited  top-up of 50 to credit, with the ID invoice-1  llm: tenant=acme  ",
+            "refund of 90 to credit",
+            "refund of 5",
+        ] {
             assert!(trail.contains(effect), "{trail}");
         }
         assert_eq!(trail.matches("top-up").count(), 1, "{trail}");

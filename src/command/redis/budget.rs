@@ -123,7 +123,8 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
 impl Which {
     /// Shows the budgets.
     async fn show(self) -> anyhow::Result<ExitCode> {
-        let descriptor = self.descriptor()?;
+        let CounterOf { domain, entries, limit } = self.descriptor()?;
+        let descriptor = CounterOf { domain, entries: of_budget(entries), limit };
         let counters = match self.service.port() {
             Some(port) => counter::by_service(&port, Action::Get, &descriptor).await?,
             None => {
@@ -166,7 +167,7 @@ impl Which {
     }
 
     fn descriptor(&self) -> anyhow::Result<CounterOf> {
-        let entries = of_budget(inspect::entries(&self.entries)?);
+        let entries = inspect::entries(&self.entries)?;
         Ok(CounterOf { domain: self.domain.clone(), entries, limit: None })
     }
 }

@@ -80,7 +80,7 @@ pub struct Number {
     pub algorithm: String,
     /// Its number.
     pub number: u64,
-    /// Its period; `None` for a limit of requests in progress.
+    /// Its period; `None` for a limit of requests in progress, and for a balance.
     #[serde(default)]
     pub period_ms: Option<u64>,
 }
@@ -231,7 +231,7 @@ impl Display for Told {
 
 impl Display for Number {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.number, per(self.period_ms.map(Duration::from_millis), None, None))
+        write!(f, "{} {}", self.number, per(&self.algorithm, self.period_ms.map(Duration::from_millis), None, None))
     }
 }
 

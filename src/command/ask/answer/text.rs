@@ -157,7 +157,8 @@ fn allowance(limit: &LimitDetails) -> String {
         period => {
             let starts_on = limit.starts_on.as_deref().and_then(StartsOn::parse);
             let starts_on = if limit.counts_days { starts_on.map(StartsOn::of_days) } else { starts_on };
-            format!("{} {}", limit.number, descriptor::per(period, limit.time_zone.as_deref(), starts_on))
+            let time_zone = limit.time_zone.as_deref();
+            format!("{} {}", limit.number, descriptor::per(&limit.algorithm, period, time_zone, starts_on))
         }
     };
     if limit.capacity > 0 && limit.capacity != limit.number {
