@@ -2,14 +2,14 @@
 -- settle replaces them by those that were used. The twin of src/engine/algorithm/budget.rs. A counter may have
 -- thousands of streams, so a decision reads only the account, and what is known of its own stream and of two others.
 -- state: a hash, see open_hash in prelude.lua
--- a: '<dddddddddI4' at (the counter's own time when it last changed, ms), shift (how far that time is ahead of the
+-- a: '<ddddddddddI4' at (the counter's own time when it last changed, ms), shift (how far that time is ahead of the
 --    clock, ms), known_until (when all entries are forgotten, but for those of holds), first, next (numbers of the
 --    first item of the queue, and of the next one to come), due (when the first is due; 0 if there is none), learned
---    (what nine of ten streams use at most, in parts of a hit; 0 before a stream has asked for it), credit (hits beyond
---    the number: topped up, or carried over into this window), number of all credits so far, number of ends; then 'd'
---    the used hits of the newest segment and each one before it, or of the window of the calendar; then '<dddI4' for
---    each end, in the order of their times: at, hits (of all holds that end then), charged (the hits of those that are
---    charged then), holds
+--    (what nine of ten streams use at most, in parts of a hit; 0 before a stream has asked for it), extra (hits beyond
+--    the number: topped up, or carried over into this window), number of all credits so far, refunded (when hits were
+--    last refunded; 0 if they never were), number of ends; then 'd' the used hits of the newest segment and each one
+--    before it, or of the window of the calendar; then '<dddI4' for each end, in the order of their times: at, hits (of
+--    all holds that end then), charged (the hits of those that are charged then), holds
 -- 's' and a stream's name, 'd': '<ddI4' for each entry, the newest last: at, hits, kind
 -- 'q' and a number, 'd': '<dd' an item of the queue: the name of a stream, due (when what was known is forgotten)
 -- 'c' and the ID of a credit, 'd': '<dddI4' number (the first is 1), the hits that were to be credited, those that
@@ -30,8 +30,8 @@ openers[#algorithms + 1] = open_hash
 -- function uses. With a function for each step it ran a quarter more instructions.
 local function decide_budget(
   hash, hits, by_others, number, period, now, charge, holder, mode, actual, within, most)
-  local ACCOUNT, END, ENTRY, ITEM, CREDIT = '<dddddddddI4', '<dddI4', '<ddI4', '<dd', '<dddI4'
-  local ACCOUNT_SIZE, END_SIZE, ENTRY_SIZE, ITEM_SIZE, CREDIT_SIZE = 76, 28, 20, 16, 28
+  local ACCOUNT, END, ENTRY, ITEM, CREDIT = '<ddddddddddI4', '<dddI4', '<ddI4', '<dd', '<dddI4'
+  local ACCOUNT_SIZE, END_SIZE, ENTRY_SIZE, ITEM_SIZE, CREDIT_SIZE = 84, 28, 20, 16, 28
   -- A budget tells more than others: the number of holds, which is below this, beside a time.
   local HOLDS_TOLD = 16384
   -- The same as in the twin.
@@ -74,8 +74,8 @@ local function decide_budget(
   end
 
   -- Returns what is carried over from a window into the next one, if anything is.
-  local carried = carry > 0 and function(its_credit, its_used)
-    local left = min(max(min(number + its_credit, MAX_NUMBER) - its_used, 0), number)
+  local carried = carry > 0 and function(its_extra, its_used)
+    local left = min(max(min(number + its_extra, MAX_NUMBER) - its_used, 0), number)
     return floor(left / 100) * carry + floor(left % 100 * carry / 100)
   end
 
@@ -88,18 +88,20 @@ local function decide_budget(
     account, record = hash_get(hash, 'a', 's' .. pack('<d', holder))
   end
   local time, clock, shift, known_until, first, next_item, due, learned = now, now, 0, 0, 0, 0, 0, 0
-  local counts, ends, used, reserved, holds, its_credit, credits = nil, {}, 0, 0, 0, 0, 0
+  local counts, ends, used, reserved, holds = nil, {}, 0, 0, 0
+  local its_extra, credits, refunded = 0, 0, 0
   local changed, set_back, charged_now = false, false, 0
   assert_sound(account or not record)
   if account then
     local ends_at = ACCOUNT_SIZE + 8 * places + 1
     assert_sound(#account >= ends_at - 1)
     local before, count
-    before, shift, known_until, first, next_item, due, learned, its_credit, credits, count = read(ACCOUNT, account)
+    before, shift, known_until, first, next_item, due, learned, its_extra, credits, refunded, count =
+      read(ACCOUNT, account)
     clock = now + shift
     assert_sound(
       is_whole(before) and is_whole(shift) and is_whole(known_until) and is_whole(due) and is_whole(learned)
-      and is_whole(its_credit) and is_whole(credits) and is_whole(clock)
+      and is_whole(its_extra) and is_whole(credits) and is_whole(refunded) and is_whole(clock)
       and is_whole(first) and is_whole(next_item) and first <= next_item and (first < next_item or due == 0)
       and #account == ends_at - 1 + count * END_SIZE)
     if before - clock > stands_still then
@@ -120,10 +122,10 @@ local function decide_budget(
     assert_sound(is_sound)
     local left = floor((time - origin) / segment) - floor((before - origin) / segment)
     -- What was used in the window of the calendar before, and its credit.
-    local used_before, credit_before = 0, 0
+    local used_before, extra_before = 0, 0
     if left > 0 then
       if previous and before >= previous then
-        used_before, credit_before = counts[1], its_credit
+        used_before, extra_before = counts[1], its_extra
       end
       for place = places, 1, -1 do
         counts[place] = place > left and counts[place - left] or 0
@@ -157,13 +159,13 @@ local function decide_budget(
     used = min(used, MAX_NUMBER)
     assert_sound(reserved <= MAX_NUMBER)
     if closes and left > 0 then
-      its_credit = carried and carried(credit_before, used_before) or 0
+      its_extra = carried and carried(extra_before, used_before) or 0
     end
   end
-  local is_new = not account or (known_until <= time and #ends == 0 and used == 0 and its_credit == 0)
+  local is_new = not account or (known_until <= time and #ends == 0 and used == 0 and its_extra == 0)
   if is_new then
     record, known, changed, set_back, charged_now = nil, nil, false, false, 0
-    its_credit, credits = 0, 0
+    its_extra, credits, refunded = 0, 0, 0
     time, clock, shift, known_until, first, next_item, due, learned = now, now, 0, 0, 0, 0, 0, 0
     counts = {}
     for place = 1, places do
@@ -200,7 +202,7 @@ local function decide_budget(
     end
   end
 
-  local amount = min(number + its_credit, MAX_NUMBER)
+  local amount = min(number + its_extra, MAX_NUMBER)
   if settles == 2 and hits > 0 then
     hits = learned > 0 and max(min(math.ceil(learned / LEARNED), max(most, actual)), actual) or hits
     -- No more than the budget, with which no stream could begin.
@@ -233,15 +235,17 @@ local function decide_budget(
         counts[place], owed = counts[place] - given, owed - given
       end
       done = actual - owed
+      allowed = done > 0
+      refunded = allowed and time or refunded
       charged_now, used = charged_now - done, 0
       for place = 1, places do
         used = used + counts[place]
       end
       used = min(used, MAX_NUMBER)
-    elseif (segments > 0 and segments < NEVER_MOVES) or number + its_credit + actual > MAX_NUMBER then
+    elseif (segments > 0 and segments < NEVER_MOVES) or number + its_extra + actual > MAX_NUMBER then
       allowed = false
     else
-      its_credit, amount, topped_up = its_credit + actual, min(number + its_credit + actual, MAX_NUMBER), actual
+      its_extra, amount, topped_up = its_extra + actual, min(number + its_extra + actual, MAX_NUMBER), actual
     end
     credited = {hits = done, is_new = allowed and not known}
     if credited.is_new then
@@ -256,8 +260,10 @@ local function decide_budget(
     elseif over then
       local one = own[over]
       local paid = one.kind == CHARGED and one.hits or 0
-      more, corrected_at, correction = max(actual - paid, 0), one.at, -max(paid - actual, 0)
-      one.hits, one.kind, changed, learns = min(actual, MAX_NUMBER), SETTLED, true, true
+      -- What an operator has refunded since may have been this.
+      local its_most = one.at <= refunded and max(paid, actual) or actual
+      more, corrected_at, correction = max(actual - paid, 0), one.at, -max(paid - its_most, 0)
+      one.hits, one.kind, changed, learns = min(its_most, MAX_NUMBER), SETTLED, true, true
     elseif settled and actual > own[settled].hits then
       more, own[settled].hits, changed = actual - own[settled].hits, min(actual, MAX_NUMBER), true
     elseif not settled and actual > 0 then
@@ -285,7 +291,7 @@ local function decide_budget(
       if stop > time then
         reduced = {found, -hits}
       else
-        corrected_at, correction = stop, own[found].kind == CHARGED and hits or 0
+        corrected_at, correction = stop, own[found].kind == CHARGED and stop > refunded and hits or 0
         table.remove(own, found)
         changed = true
       end
@@ -393,7 +399,7 @@ local function decide_budget(
     newest = newest + 1
   end
   -- The next window has what is carried over.
-  if its_credit > 0 or (carry > 0 and (changed or not is_new)) then
+  if its_extra > 0 or (carry > 0 and (changed or not is_new)) then
     newest = 1
   end
   if newest <= places then
@@ -437,7 +443,7 @@ local function decide_budget(
     local most = amount - hits
     if left > most then
       -- A denial leaves no trace, so a new counter is one then, too.
-      local more = carried and not is_new and carried(its_credit, used_then) or 0
+      local more = carried and not is_new and carried(its_extra, used_then) or 0
       most = closes and min(number + more, MAX_NUMBER) - hits or -1
       left, place, at = 0, 1, most >= 0 and closes or nil
     else
@@ -525,7 +531,7 @@ local function decide_budget(
       end
     end
     local parts = {
-      pack(ACCOUNT, time, shift, known_until, first, next_item, due, learned, its_credit, credits, #ends),
+      pack(ACCOUNT, time, shift, known_until, first, next_item, due, learned, its_extra, credits, refunded, #ends),
       pack('<' .. string.rep('d', places), unpack(counts)),
     }
     for place, its in ipairs(ends) do
@@ -547,10 +553,10 @@ local function decide_budget(
   local remaining = amount - used - reserved
   -- For usage records.
   charged_now = changed and charged_now + more + (corrected_at and correction or 0) or 0
+  extra = its_extra > 0 and its_extra or nil
   if not allowed then
     return changed and hash, kept - clock, false, max(remaining, 0), reset_at - clock, retry_after, nil, 0, charged_now
   end
-  credit = its_credit > 0 and its_credit or nil
   -- What the stream has begun to hold, or what was credited, or what all streams hold.
   local all_hold, all_holds, first_end = reserved, holds, ends[1] and ends[1].at
   if credited then

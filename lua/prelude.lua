@@ -47,8 +47,8 @@ local REMEMBERED = 3600000
 -- counter is decided as a new one, and the next take or refund replaces it.
 local damaged = false
 
--- The hits beyond the number of the budget decided last, if it allows and there are any: topped up, or carried over.
-local credit
+-- The hits beyond the number of the budget decided last, if there are any: topped up, or carried over.
+local extra
 
 -- The error for damage that is found during a decision.
 local DAMAGED = 'the counter is damaged'

@@ -1,13 +1,13 @@
 -- Usage of counters, for billing. The twin of src/engine/usage/mod.rs, and of `added` in src/engine/check/group.rs.
--- A page is a hash of records: the index of a period -> '<i6I6i6' admitted, denied, cost; then '<d' the hits by which a
+-- A page is a hash of records: the index of a period -> '<i6I6i7' admitted, denied, cost; then '<d' the hits by which a
 --          budget was topped up, if there are any. If the counter's name
 --          contains only a hash of its tag, the page also has `tag` -> that tag.
 -- A usage is a check's request for a record: {page, hits, used, is_taken_back, occasion, costs_denied, period, kept,
 --          at, cost, tag, charged, topped_up}, where `used` are the used hits of the lease that is returned, and
 --          `charged` and `topped_up` are what a budget charges and is topped up by, nil for others
 
-local RECORD, TOPPED_UP = '<i6I6i6', '<i6I6i6d'
-local MAX_DENIED, MAX_SIGNED, MAX_TOPPED_UP = 281474976710655, 140737488355327, 9007199254740991
+local RECORD, TOPPED_UP = '<i6I6i7', '<i6I6i7d'
+local MAX_DENIED, MAX_SIGNED, MAX_NUMBER = 281474976710655, 140737488355327, 9007199254740991
 
 -- Returns the numbers of a record; nothing if it is damaged.
 local function numbers_of(packed)
@@ -134,8 +134,8 @@ local function record(records, usage, denied, now)
   end
   found[1] = math.min(math.max(found[1] + admitted, -MAX_SIGNED), MAX_SIGNED)
   found[2] = math.min(found[2] + over, MAX_DENIED)
-  found[3] = math.min(math.max(found[3] + cost, -MAX_SIGNED), MAX_SIGNED)
-  found[4] = math.min(found[4] + (usage.topped_up or 0), MAX_TOPPED_UP)
+  found[3] = math.min(math.max(found[3] + cost, -MAX_NUMBER), MAX_NUMBER)
+  found[4] = math.min(found[4] + (usage.topped_up or 0), MAX_NUMBER)
 end
 
 local function write_records(records)

@@ -13,7 +13,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Serve", &["serve", "demo", "health"]),
     ("Ask", &["ask", "explain", "why"]),
     ("See", &["top", "bans", "candidates", "replicas", "usage", "counter", "adjustments", "audit"]),
-    ("Change", &["adjust", "scale", "promote"]),
+    ("Change", &["adjust", "scale", "budget", "promote"]),
     ("Work with files", &["check", "replay", "schema"]),
     ("Look up", &["settings", "metrics", "completions", "man"]),
 ];

@@ -96,11 +96,13 @@ pub enum Never {
     Timeout,
     /// The request would be delayed, but no more requests may be delayed.
     NoDelay,
+    /// A balance is used up, and no time gives it back: only a top-up does.
+    Spent,
 }
 
 impl Never {
     /// All reasons.
-    pub const ALL: [Never; 4] = [Never::LetsNothingPass, Never::TooMany, Never::Timeout, Never::NoDelay];
+    pub const ALL: [Never; 5] = [Never::LetsNothingPass, Never::TooMany, Never::Timeout, Never::NoDelay, Never::Spent];
 
     /// Returns the name in answers.
     pub const fn name(self) -> &'static str {
@@ -109,6 +111,7 @@ impl Never {
             Never::TooMany => "too_many",
             Never::Timeout => "timeout",
             Never::NoDelay => "no_delay",
+            Never::Spent => "spent",
         }
     }
 
@@ -482,7 +485,7 @@ impl Limited<'_> {
         let limit = &self.asked.check.limit;
         let (reset_after_ms, verdict) = (self.reset_after_ms()?, self.verdict()?);
         limit.window()?;
-        let missing = limit.capacity().saturating_sub(verdict.remaining);
+        let missing = self.capacity().saturating_sub(verdict.remaining);
         let is_bucket = matches!(limit.algorithm(), Algorithm::TokenBucket | Algorithm::LeakyBucket);
         if !is_bucket || limit.options().max_delay.is_some() || missing == 0 || limit.number() == 0 {
             return Some(reset_after_ms);
@@ -498,14 +501,21 @@ impl Limited<'_> {
             return None;
         }
         let Check { limit, ask, caller, .. } = &self.asked.check;
-        let fits = ask.taken() <= limit.capacity();
+        let fits = ask.taken() <= self.capacity();
         let most = Caller::default();
         Some(match caller.max_wait_ms {
-            _ if limit.capacity() == 0 => Never::LetsNothingPass,
+            _ if limit.is_balance() => Never::Spent,
+            _ if self.capacity() == 0 => Never::LetsNothingPass,
             0 if fits && limit.max_delay_ms(most) > 0 => Never::NoDelay,
             _ if fits && limit.max_delay_ms(most) > limit.max_delay_ms(*caller) => Never::Timeout,
             _ => Never::TooMany,
         })
+    }
+
+    /// Returns the most hits that the limit admits at one moment: of a budget, with those beyond its number, if its
+    /// counter was asked.
+    pub fn capacity(&self) -> u64 {
+        self.asked.check.limit.capacity_with(self.own().map_or(0, |own| own.extra))
     }
 
     /// Returns the combined verdict of the limit and its penalty, if a counter was asked.
@@ -603,6 +613,7 @@ const BLOCKED: CheckVerdict = CheckVerdict {
         retry_after_ms: None,
         delay_ms: 0,
         held: None,
+        extra: 0,
     },
     ban: None,
     lease: None,

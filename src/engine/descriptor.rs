@@ -222,7 +222,8 @@ pub fn wait(ms: u64) -> String {
 }
 
 /// Describes the period of a limit: `per minute`, `per 90s`, `per month in Asia/Shanghai`, `per 14d in UTC from
-/// 2026-01-15`. Without one it is `in all` for a budget, which is a balance then, and `at once` for requests in progress.
+/// 2026-01-15`. Without one it is `in all` for a budget, which is a balance then, and `at once` for requests in
+/// progress.
 pub fn per(algorithm: &str, window: Option<Duration>, time_zone: Option<&str>, starts_on: Option<StartsOn>) -> String {
     let there = time_zone.map(|name| format!(" in {name}")).unwrap_or_default();
     let from = starts_on.map(|date| format!(" from {date}")).unwrap_or_default();

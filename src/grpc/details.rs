@@ -105,7 +105,7 @@ fn limit(limited: &Limited<'_>, has_room: bool) -> LimitDetails {
         time_zone: limit.options().time_zone.map(|time_zone| time_zone.to_string()),
         starts_on: limit.options().starts_on.map(|date| date.to_string()),
         counts_days: matches!(limit.options().starts_on, Some(StartsOn::Days(_))),
-        capacity: limit.capacity(),
+        capacity: limited.capacity(),
         remaining: limited.remaining(),
         reset_after_ms: limited.reset_after_ms(),
         retry_after_ms: limited.retry_after_ms().filter(|_| limited.over()),

@@ -79,7 +79,7 @@ pub(super) fn of(decision: &Decision<'_>, headers: &Headers) -> Vec<HeaderValue>
 
 /// Returns one header per value. A bucket may hold more hits than the limit's number, so its capacity is shown.
 fn separate(limited: &Limited<'_>, names: &HeaderNames) -> Vec<HeaderValue> {
-    let limit = header(&names.limit, limited.asked.check.limit.capacity().to_string());
+    let limit = header(&names.limit, limited.capacity().to_string());
     let remaining = limited.remaining().map(|remaining| header(&names.remaining, remaining.to_string()));
     let reset = limited.reset_after_ms().map(|ms| header(&names.reset, whole_seconds(ms).to_string()));
     [Some(limit), remaining, reset].into_iter().flatten().collect()
@@ -109,7 +109,7 @@ fn ietf(limited: &Limited<'_>, keys: PartitionKeys, retry_after: Option<u64>) ->
     let more = limited.more_after_ms().map(whole_seconds);
     let more = more.filter(|more| retry_after.is_none_or(|retry_after| *more <= retry_after));
     let more = more.map(|seconds| format!(";t={seconds}")).unwrap_or_default();
-    let mut values = vec![header("RateLimit-Policy", format!("{name};q={}{unit}{window}{key}", limit.capacity()))];
+    let mut values = vec![header("RateLimit-Policy", format!("{name};q={}{unit}{window}{key}", limited.capacity()))];
     let remaining = limited.remaining();
     values.extend(remaining.map(|remaining| header("RateLimit", format!("{name};r={remaining}{more}{key}"))));
     values

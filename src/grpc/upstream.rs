@@ -59,7 +59,7 @@ fn told<'d>(limited: &'d Limited<'_>, upstream: &Upstream) -> Option<Told<'d>> {
         Source::Override(_) => None,
     };
     let share = own.or(upstream.soft).filter(|_| limited.role() != Role::Shadow)?;
-    let (remaining, capacity) = (limited.remaining()?, limited.asked.check.limit.capacity());
+    let (remaining, capacity) = (limited.remaining()?, limited.capacity());
     let is_soft = share.is_exceeded(capacity.saturating_sub(remaining), capacity);
     Some(Told { rule: limited.asked.source.label(), remaining, is_soft })
 }

@@ -75,7 +75,7 @@ impl Client {
 
     /// Returns the most powerful of its roles.
     pub(super) fn role(&self) -> Role {
-        let roles = [Role::Admin, Role::Promote, Role::Adjust, Role::Reset];
+        let roles = [Role::Admin, Role::Promote, Role::Credit, Role::Adjust, Role::Reset];
         roles.into_iter().find(|role| self.0.roles.contains(role)).unwrap_or(Role::Read)
     }
 
@@ -116,7 +116,7 @@ impl Client {
         let (role, what) = match change {
             Change::Adjust(_) | Change::AdjustEverything => (Role::Adjust, "adjust limits"),
             Change::Reset(_) => (Role::Reset, "reset counters"),
-            Change::Credit(_) => (Role::Adjust, "credit budgets"),
+            Change::Credit(_) => (Role::Credit, "credit budgets"),
             Change::LogLevel => (Role::Admin, "change the level of the log"),
             Change::Promote => (Role::Promote, "promote candidate rules"),
         };
@@ -228,16 +228,18 @@ mod tests {
             Change::Adjust(Some("shop")),
             Change::AdjustEverything,
             Change::Reset(Some("shop")),
+            Change::Credit("shop"),
             Change::Promote,
             Change::LogLevel,
         ];
         for (roles, permitted) in [
-            (&[Role::Read][..], [false, false, false, false, false]),
-            (&[Role::Adjust], [true, true, false, false, false]),
-            (&[Role::Reset], [false, false, true, false, false]),
-            (&[Role::Promote], [false, false, false, true, false]),
-            (&[Role::Read, Role::Adjust, Role::Reset], [true, true, true, false, false]),
-            (&[Role::Admin], [true, true, true, true, true]),
+            (&[Role::Read][..], [false, false, false, false, false, false]),
+            (&[Role::Adjust], [true, true, false, false, false, false]),
+            (&[Role::Reset], [false, false, true, false, false, false]),
+            (&[Role::Credit], [false, false, false, true, false, false]),
+            (&[Role::Promote], [false, false, false, false, true, false]),
+            (&[Role::Read, Role::Adjust, Role::Reset], [true, true, true, false, false, false]),
+            (&[Role::Admin], [true, true, true, true, true, true]),
         ] {
             let client = client(roles, None);
             assert_eq!(all.map(|change| client.may(change).is_ok()), permitted, "{roles:?}");
@@ -249,13 +251,16 @@ mod tests {
 
     #[test]
     fn domains_bound_every_change_and_are_named() {
-        let client = client(&[Role::Adjust, Role::Reset], Some(&["api", "shop"]));
-        for change in [Change::Adjust(Some("shop")), Change::Reset(Some("api")), Change::Adjust(None)] {
+        let client = client(&[Role::Adjust, Role::Credit, Role::Reset], Some(&["api", "shop"]));
+        for change in
+            [Change::Adjust(Some("shop")), Change::Reset(Some("api")), Change::Adjust(None), Change::Credit("api")]
+        {
             assert_eq!(refused(&client, change), None, "{change:?}");
         }
         for (change, said) in [
             (Change::Adjust(Some("Shop")), "the token ops may adjust limits of api, shop only, not of domain Shop"),
             (Change::AdjustEverything, "the token ops may adjust limits of api, shop only, not of everything"),
+            (Change::Credit("x"), "the token ops may credit budgets of api, shop only, not of domain x"),
             (Change::Reset(Some("")), "the token ops may reset counters of api, shop only, not of domain "),
         ] {
             assert_eq!(refused(&client, change).as_deref(), Some(said));

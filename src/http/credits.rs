@@ -75,9 +75,9 @@ async fn credit<S: Store>(
             let status = match &error {
                 CreditError::Unreadable(_) => StatusCode::BAD_REQUEST,
                 CreditError::NoBudget(_) | CreditError::Counter(CounterError::NoLimit(_)) => StatusCode::NOT_FOUND,
-                CreditError::Several(_) | CreditError::Slides(_) | CreditError::Refused(_) => StatusCode::CONFLICT,
                 CreditError::Counter(CounterError::Entry(_)) => StatusCode::BAD_REQUEST,
                 CreditError::Counter(_) => StatusCode::SERVICE_UNAVAILABLE,
+                _ => StatusCode::CONFLICT,
             };
             match error {
                 CreditError::Counter(CounterError::Store(cause)) => {

@@ -13,6 +13,7 @@ use super::{Action, Counter, CounterError, CounterOf, act, plan};
 use crate::engine::adjustment::InForce;
 use crate::engine::algorithm::{Algorithm, Ask, Credit, CreditKind, MAX_HITS, MAX_NUMBER};
 use crate::engine::asked::Asked;
+use crate::engine::check::StoreError;
 use crate::engine::descriptor::{Entry, HOLD_KEY};
 use crate::engine::plan::PlanOptions;
 use crate::engine::rules::Rules;
@@ -68,12 +69,18 @@ pub enum CreditError {
          time_zone; a refund is possible"
     )]
     Slides(String),
-    /// The store has refused the credit.
+    /// The ID is taken.
     #[error(
-        "nothing was credited: another credit of {0} with this ID has other hits, or is of the other kind; or the \
-         budget would exceed {MAX_NUMBER}"
+        "nothing was credited: another top-up or refund of {0} has this ID, with other hits or of the other kind; give \
+         each an ID of its own"
     )]
-    Refused(String),
+    Taken(String),
+    /// Nothing is used.
+    #[error("nothing was credited, and the ID is free: nothing is used of {0} that could be refunded")]
+    Unused(String),
+    /// The budget would be too large.
+    #[error("nothing was credited: {0} would exceed {MAX_NUMBER}")]
+    TooMuch(String),
     /// No counter is found, or it cannot be asked.
     #[error(transparent)]
     Counter(#[from] CounterError),
@@ -166,9 +173,23 @@ pub async fn credit<S: Store>(
         return Err(CreditError::Slides(name(one)));
     }
     let verdicts = store.check(&asked, Instant::now() + timeout).await.map_err(CounterError::from)?;
-    let own = verdicts.first().copied().flatten().map(|verdict| verdict.own);
-    let Some(done) = own.filter(|own| own.allowed).and_then(|own| own.held) else {
-        return Err(CreditError::Refused(name(one)));
+    let Some(verdict) = verdicts.first().copied().flatten() else {
+        return Err(CounterError::from(StoreError::Answer).into());
+    };
+    let own = verdict.own;
+    let seen = async || {
+        let counters = act(Action::Get, rules, options, store, descriptor.clone(), timeout).await?;
+        Ok::<_, CounterError>(counters.into_iter().find(|counter| counter.key == one.check.key.as_str()))
+    };
+    let Some(done) = own.held.filter(|_| own.allowed) else {
+        let would_be = one.check.limit.number() + own.extra + credit.hits;
+        return Err(match credit.kind {
+            CreditKind::TopUp if would_be > MAX_NUMBER => CreditError::TooMuch(name(one)),
+            CreditKind::Refund if seen().await?.and_then(|seen| seen.budget).is_some_and(|budget| budget.used == 0) => {
+                CreditError::Unused(name(one))
+            }
+            CreditKind::TopUp | CreditKind::Refund => CreditError::Taken(name(one)),
+        });
     };
     let hash = blake3::hash(one.check.key.as_str().as_bytes()).to_hex();
     let (kind, hits, repeated) = (credit.kind.name(), done.hits, done.holds == 0);
@@ -176,10 +197,9 @@ pub async fn credit<S: Store>(
         domain = request.domain.as_str(), rule = name(one), %hash, kind, hits, repeated,
         "an operator has credited a budget"
     );
-    let counters = act(Action::Get, rules, options, store, descriptor, timeout).await?;
-    let key = one.check.key.as_str();
-    let counter = counters.into_iter().find(|counter| counter.key == key);
-    let counter = counter.ok_or_else(|| CreditError::NoBudget(String::new()))?;
+    // The credit is done, even if the store does not answer again: then what streams hold is not shown.
+    let seen = seen().await.ok().flatten();
+    let counter = seen.unwrap_or_else(|| Counter { budget: None, ..super::counter(one, verdict) });
     Ok(Credited { hits, repeated, counter })
 }
 

@@ -201,7 +201,7 @@ fn counter(asked: &Asked<'_>, verdict: CheckVerdict) -> Counter {
         key: key.to_string(),
         rule: asked.source.label().to_owned(),
         limit: descriptor::in_words(limit),
-        capacity: limit.capacity(),
+        capacity: limit.capacity_with(verdict.own.extra),
         remaining: together.remaining,
         reset_after_ms: together.reset_after_ms,
         banned_ms: verdict.banned_ms(),

@@ -60,7 +60,7 @@ fn full<'d, 'a>(decision: &'d Decision<'a>) -> Vec<Full<'d, 'a>> {
     };
     let rooms = decision.rooms();
     let full = (0..limits.len()).filter(|place| !rooms[*place]).map(of);
-    let fits = |full: &Full<'_, '_>| full.hits <= full.limited.asked.check.limit.capacity();
+    let fits = |full: &Full<'_, '_>| full.hits <= full.limited.capacity();
     full.filter(|full| matches!(full.limited.answer, Answer::Store(_)) && fits(full)).collect()
 }
 

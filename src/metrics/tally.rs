@@ -154,7 +154,7 @@ impl Around {
     /// Counts how many of the hits are near the limit and how many over it. A hit is near beyond `near_limit_ratio` of
     /// the limit's number.
     pub fn of_limit(limited: &Limited<'_>, verdict: Verdict, hits: u64, near_limit_ratio: f32) -> Around {
-        let capacity = limited.asked.check.limit.capacity();
+        let capacity = limited.capacity();
         Around::of(verdict, capacity, near_limit(capacity, near_limit_ratio), hits)
     }
 
@@ -185,7 +185,16 @@ mod tests {
     fn a_request_that_comes_over_the_limit_is_near_it_first() {
         let said = |allowed, remaining, excess| {
             let reset_after_ms = 1_000;
-            Verdict { allowed, remaining, excess, reset_after_ms, retry_after_ms: Some(0), delay_ms: 0, held: None }
+            Verdict {
+                allowed,
+                remaining,
+                excess,
+                reset_after_ms,
+                retry_after_ms: Some(0),
+                delay_ms: 0,
+                held: None,
+                extra: 0,
+            }
         };
         let of = |verdict, hits| {
             let Around { near, over } = Around::of(verdict, 20, 16, hits);

@@ -36,7 +36,7 @@ impl Reached {
     pub(super) fn by(limited: &Limited<'_>) -> Option<Reached> {
         let Answer::Store(verdict) = limited.answer else { return None };
         let (limit, own) = (&limited.asked.check.limit, verdict.own);
-        let (Ask::Take(hits), capacity @ 1..) = (limited.asked.check.ask, limit.capacity()) else { return None };
+        let (Ask::Take(hits), capacity @ 1..) = (limited.asked.check.ask, limited.capacity()) else { return None };
         if verdict.is_known {
             return None;
         }

@@ -403,6 +403,7 @@ mod tests {
             retry_after_ms: Some(retry_after_ms),
             delay_ms: 0,
             held: None,
+            extra: 0,
         };
         Verdicts::from([Some(CheckVerdict::new(own, 0))])
     }

@@ -586,6 +586,7 @@ mod tests {
             retry_after_ms: Some(0),
             delay_ms: 0,
             held: None,
+            extra: 0,
         }
     }
 

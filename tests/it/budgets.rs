@@ -86,7 +86,7 @@ fn a_settle_replaces_what_is_held_by_what_was_used() {
 #[test]
 fn a_budget_tells_what_is_used_what_is_held_and_until_when() {
     let mut budget = Budget::new(100, Unsettled::Charge);
-    let nothing = Held { hits: 0, holds: 0, first_ends_ms: 0, credit: 0 };
+    let nothing = Held { hits: 0, holds: 0, first_ends_ms: 0 };
     assert_eq!(budget.ask(0, Ask::Peek).held, Some(nothing));
     let first = budget.ask(1, Ask::Take(60)).held.unwrap();
     assert_eq!((first.hits, first.holds), (60, 1));
@@ -94,7 +94,7 @@ fn a_budget_tells_what_is_used_what_is_held_and_until_when() {
     budget.now += 50;
     let second = budget.ask(2, Ask::Take(30)).held.unwrap();
     assert_eq!((second.hits, second.holds), (30, 1), "a stream that begins is told of its own hold");
-    let all = Held { hits: 90, holds: 2, first_ends_ms: first.first_ends_ms - 50, credit: 0 };
+    let all = Held { hits: 90, holds: 2, first_ends_ms: first.first_ends_ms - 50 };
     assert_eq!(budget.ask(0, Ask::Peek).held, Some(all));
     assert_eq!(budget.ask(3, Ask::Take(11)).held, None, "a denial is told when to come again");
     let settled = budget.ask(1, Ask::Settle(120));
@@ -457,7 +457,7 @@ fn numbers_up_to_the_largest_are_held_and_settled_to_the_hit() {
     assert!(budget.hold(1, MAX_NUMBER - 2) && budget.hold(2, 1) && !budget.hold(3, 1));
     assert_eq!(budget.settle(1, MAX_NUMBER - 3), 1);
     assert_eq!(budget.settle(2, 3), 0);
-    let held = Held { hits: 0, holds: 0, first_ends_ms: 0, credit: 0 };
+    let held = Held { hits: 0, holds: 0, first_ends_ms: 0 };
     let verdict = budget.ask(0, Ask::Peek);
     assert_eq!((verdict.remaining, verdict.excess, verdict.held), (0, Some(1), Some(held)));
     // Beyond that, hits are no longer counted.

@@ -139,6 +139,33 @@ fn a_credit_is_done_once_for_each_id() {
     assert_eq!(balance.top_up(50, 7), Some((50, true)), "the oldest was forgotten");
 }
 
+/// Refunding what was charged for a stream that told nothing is what support does, and then the stream tells.
+#[test]
+fn what_was_refunded_is_not_corrected_by_a_late_settle_as_well() {
+    let mut balance = Budget::balance(1_000);
+    balance.uses(50);
+    assert!(balance.hold(1, 100));
+    balance.now += 2 * WITHIN;
+    assert_eq!(balance.remaining(), 850);
+    assert_eq!(balance.refund(100, 1), Some((100, true)));
+    balance.now += 1;
+    assert_eq!(balance.ask(1, Ask::Settle(10)).remaining, 950, "it was refunded more than it used");
+    assert_eq!(balance.ask(1, Ask::Settle(100)).remaining, 950, "and has paid for as much");
+    assert_eq!(balance.ask(1, Ask::Settle(130)).remaining, 920);
+    // What is charged after the refund is corrected as ever.
+    assert!(balance.hold(2, 100));
+    balance.now += 2 * WITHIN;
+    assert_eq!((balance.remaining(), balance.ask(2, Ask::Settle(10)).remaining), (820, 910));
+}
+
+#[test]
+fn a_refund_of_nothing_is_refused_and_leaves_its_id_free() {
+    let mut month = Budget::month(100, None);
+    assert_eq!((month.refund(10, 1), month.state.clone()), (None, None));
+    month.uses(4);
+    assert_eq!((month.refund(10, 1), month.refund(10, 2)), (Some((4, true)), None));
+}
+
 #[test]
 fn a_balance_has_no_more_than_the_largest_number() {
     let mut balance = Budget::balance(MAX_NUMBER - 10);
@@ -246,41 +273,58 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// In whatever order credits come, and however often: what remains and is held and was used is what the balance had
-    /// at the begin and was topped up by, and each ID counts once.
+    /// In whatever order credits come, and however often: each ID counts once, and only settles, the ends of holds and
+    /// refunds change what is used.
     #[test]
     fn a_balance_adds_up(number in 0..200_u64, events in events()) {
         let mut balance = Budget::balance(number);
-        let (mut topped_up, mut ids) = (0, BTreeSet::new());
+        // What is used, the hits that were topped up, and the IDs of credits.
+        let (mut used, mut topped_up, mut ids) = (0, 0, BTreeSet::new());
+        let used_of = |told: &Verdict, topped_up: u64| {
+            let charged = number + topped_up + told.excess.unwrap_or(0);
+            charged - told.remaining - told.held.unwrap().hits
+        };
         for event in events {
             balance.now += 1;
+            let before = balance.ask(0, Ask::Peek);
+            used = used_of(&before, topped_up).max(used);
+            prop_assert_eq!(used_of(&before, topped_up), used, "only the ends of holds use more meanwhile");
             match event {
-                Event::Holds(holder, hits) => drop(balance.hold(holder, hits)),
-                Event::Settles(holder, hits) => drop(balance.ask(holder, Ask::Settle(hits))),
+                Event::Holds(holder, hits) => {
+                    if balance.hold(holder, hits) {
+                        prop_assert!(hits <= before.remaining || before.remaining == balance.remaining());
+                    }
+                }
+                Event::Settles(holder, hits) => {
+                    used = used_of(&balance.ask(holder, Ask::Settle(hits)), topped_up);
+                    let most = used_of(&before, topped_up) + hits;
+                    prop_assert!(used <= most, "{used} of {most}");
+                }
                 Event::Waits(ms) => balance.now += ms,
                 Event::TopsUp(id, hits) => {
-                    let done = balance.top_up(hits, id);
-                    let is_new = ids.insert(id);
-                    prop_assert_eq!(done.is_some_and(|(_, is_new)| is_new), is_new);
+                    let is_new = balance.top_up(hits, id).is_some_and(|(_, is_new)| is_new);
+                    prop_assert_eq!(is_new, ids.insert(id));
                     topped_up += if is_new { hits } else { 0 };
                 }
                 Event::Refunds(id, hits) => {
-                    let before = balance.ask(0, Ask::Peek);
                     let done = balance.refund(hits, id);
-                    let after = balance.ask(0, Ask::Peek);
-                    let left = |verdict: Verdict| verdict.remaining as i64 - verdict.excess.unwrap_or(0) as i64;
                     let given = match done {
-                        Some((given, true)) => given as i64,
+                        Some((given, true)) => given,
                         _ => 0,
                     };
-                    prop_assert_eq!(left(after) - left(before), given);
-                    prop_assert_eq!(done.is_some_and(|(_, is_new)| is_new), ids.insert(id));
+                    let is_known = ids.contains(&id);
+                    prop_assert_eq!(given, if is_known { 0 } else { hits.min(used) });
+                    if given > 0 {
+                        ids.insert(id);
+                    }
+                    used -= given;
                 }
             }
             let told = balance.ask(0, Ask::Peek);
-            prop_assert_eq!(told.held.unwrap().credit, topped_up);
-            let left = told.remaining + told.held.unwrap().hits;
-            prop_assert!(left <= number + topped_up, "{:?}", told);
+            prop_assert_eq!(told.extra, topped_up);
+            let is_ended = matches!(event, Event::Waits(_));
+            prop_assert!(is_ended || used_of(&told, topped_up) == used, "{told:?}: {used} were used");
+            used = used_of(&told, topped_up);
         }
     }
 }
@@ -308,6 +352,51 @@ async fn asks(tollgate: &Tollgate, key: &str, stream: &str, hits: u64) -> (Code,
 }
 
 const TOKEN: &str = "a token of some length";
+
+/// A balance begins with nothing, and says so; what clients are told of it counts what was topped up.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prepaid_balance_is_told_with_its_top_ups() {
+    let rules = "
+domain: llm
+descriptors:
+  - key: tenant
+    descriptors:
+      - {key: hold, rate_limit: {name: credit, algorithm: budget, unit: never, requests_per_unit: 0, estimate: 10}}
+";
+    let redis = Redis::start();
+    for store in [String::new(), format!("REDIS_URL={}", redis.url())] {
+        let admin = ["ADMIN_API=true", "ADMIN_TOKEN=a token of some length", "LIMIT_RESPONSE_HEADERS_ENABLED=true"];
+        let settings: Vec<&str> = admin.into_iter().chain([&*store]).filter(|setting| !setting.is_empty()).collect();
+        let service = Tollgate::start(rules, &settings);
+        let hold = async |stream: &str, hits: u64| {
+            let mut asked = request("llm", &[&[("tenant", "acme"), ("hold", stream)]]);
+            asked.descriptors[0].hits_addend = Some(hits);
+            let answer = service.ask(asked).await.unwrap();
+            let header = |name: &str| {
+                let found = answer.response_headers_to_add.iter().find(|header| header.key == name);
+                found.map(|header| header.value.clone())
+            };
+            let said = ["RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset", "Retry-After"].map(header);
+            (answer.overall_code(), said.map(|value| value.unwrap_or_default()))
+        };
+        let words = |words: [&str; 4]| words.map(str::to_owned);
+        assert_eq!(hold("a", 1).await, (Code::OverLimit, words(["0", "0", "", ""])));
+        let explained = service.admin("GET", "/explain?domain=llm&tenant=acme&hold=a", TOKEN).1;
+        assert!(!explained.to_string().contains("allows no requests"), "{explained}");
+        let top_up = json!({"kind": "top-up", "hits": 500, "id": "invoice"}).to_string();
+        let (status, told) = service.admin_with("POST", "/credits?domain=llm&tenant=acme", TOKEN, &top_up);
+        assert_eq!((status, &told["counter"]["capacity"]), (200, &500.into()), "{told}");
+        assert_eq!(hold("b", 0).await, (Code::Ok, words(["500", "490", "", ""])));
+        assert_eq!(hold("c", 491).await, (Code::OverLimit, words(["500", "490", "", ""])));
+        let output = command()
+            .args(["ask", "--address", &format!("localhost:{}", service.grpc_port), "--domain", "llm", "--hits", "491"])
+            .args(["tenant=acme", "hold=d"])
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert!(said.contains("in all") && said.contains("it is used up until it is topped up"), "{said}");
+    }
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_budget_is_shown_topped_up_and_refunded_by_the_command() {
@@ -346,23 +435,30 @@ async fn a_budget_is_shown_topped_up_and_refunded_by_the_command() {
         let top_up = ["top-up", "--hits", "50", "--id", "invoice-1", "--rule", "credit", "--why", "paid"];
         let (code, out, _) = budget(&top_up);
         assert_eq!(code, Some(0));
-        let shown = "100 in all, budget (credit): 60 of 100 left, 90 used, 50 beyond the number\n";
+        let shown = "100 in all, budget (credit): 60 of 150 left, 90 used, 50 beyond the number\n";
         assert!(out.starts_with("50 credited\n") && out.ends_with(shown), "{out}");
         let (code, out, _) = budget(&top_up);
         assert!(code == Some(0) && out.starts_with("nothing changed: 50 were credited with this ID before\n"), "{out}");
         assert_eq!(asks(&service, "hold", "b", 30).await, (Code::Ok, 30));
         let (code, _, said) = budget(&["refund", "-n", "50", "--id", "invoice-1", "--rule", "credit"]);
-        assert!(code == Some(1) && said.contains("another credit of credit with this ID"), "{said}");
+        assert!(code == Some(1) && said.contains("another top-up or refund of credit has this ID"), "{said}");
         let (code, out, _) = budget(&["refund", "-n", "500", "--id", "sorry", "--rule", "credit", "--json"]);
         let told: Value = serde_json::from_str(&out).unwrap();
         assert_eq!((code, &told["hits"], &told["repeated"]), (Some(0), &90.into(), &false.into()));
         let told = &told["counter"];
         assert_eq!((&told["remaining"], &told["budget"]["used"]), (&120.into(), &0.into()), "{told}");
-        assert_eq!((&told["budget"]["credit"], &told["budget"]["held"]), (&50.into(), &30.into()));
+        assert_eq!((&told["budget"]["extra"], &told["budget"]["held"]), (&50.into(), &30.into()));
         let (code, _, said) = budget(&["top-up", "-n", "5", "--id", "invoice-2", "--rule", "a-minute"]);
         assert!(code == Some(1) && said.contains("a-minute is not topped up, because its window slides"), "{said}");
         let (code, out, _) = budget(&["refund", "-n", "5", "--id", "invoice-2", "--rule", "a-minute"]);
         assert!(code == Some(0) && out.starts_with("5 credited\n"), "{out}");
+        let (code, _, said) = budget(&["refund", "-n", "5", "--id", "again", "--rule", "credit"]);
+        assert!(code == Some(1) && said.contains("and the ID is free: nothing is used of credit"), "{said}");
+        let (code, _, said) = budget(&["top-up", "-n", "9007199254740991", "--id", "all", "--rule", "credit"]);
+        assert!(
+            code == Some(1) && said.contains("nothing was credited: credit would exceed 9007199254740991"),
+            "{said}"
+        );
         let (code, _, said) = budget(&["top-up", "-n", "0", "--id", "invoice-3"]);
         assert!(
             code == Some(1) && said.contains("hits are a whole number from 1 to 9007199254740991, not 0"),
@@ -408,7 +504,7 @@ async fn a_budget_in_memory_is_credited_over_http() {
     assert_eq!(asks(&service, "hold", "a", 150).await, (Code::Ok, 0));
     let other = json!({"kind": "top-up", "hits": 5, "id": "x"});
     let (status, told) = credit("?domain=llm&other=acme", other.clone(), TOKEN);
-    assert_eq!((status, &told["counter"]["budget"]["credit"]), (200, &5.into()), "{told}");
+    assert_eq!((status, &told["counter"]["budget"]["extra"]), (200, &5.into()), "{told}");
     assert_eq!(told["counter"]["remaining"], 15);
     for (query, body, status, said) in [
         (acme, other.clone(), 409, "choose one of credit, a-minute as rule"),

@@ -99,6 +99,7 @@ async fn tokens_count_as_tokens_and_at_their_price_in_memory_and_in_redis() {
             (&[("model", "gpt-6"), ("direction", "input")], 100, 1_000_000),
             (&[("model", "")], 100, 1_000_000),
             (&[], 100, 1_000_000),
+            (&INPUT[1..], 100, 1_000_000),
             (&[("model", "free")], 100, 0),
             // Three tenths and six tenths of a billionth, each rounded up.
             (TINY_INPUT, 3, 1),

@@ -136,6 +136,7 @@ impl Store for Crowded {
             retry_after_ms: Some(1),
             delay_ms: 0,
             held: None,
+            extra: 0,
         };
         let known = CheckVerdict { is_known: true, ..CheckVerdict::new(own, 0) };
         check.key.as_str().contains("user=denied").then_some(known)

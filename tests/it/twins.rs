@@ -700,8 +700,8 @@ fn both_twins_of_a_budget_credit_and_carry_over_alike() {
             let check = Check { caller, ..Check::new(key.clone(), limit, ask) };
             let clocks = Clocks { redis: now, process: now };
             let verdicts = runtime.block_on(agree(&mut lua, &mut rust, &vec![vec![check]; times], clocks))?;
-            let credit = verdicts.iter().flatten().filter_map(|verdict| verdict.own.held).map(|held| held.credit);
-            carried.set(carried.get() + usize::from(limit.options().time_zone.is_some() && credit.max() > Some(0)));
+            let extra = verdicts.iter().flatten().map(|verdict| verdict.own.extra).max();
+            carried.set(carried.get() + usize::from(limit.options().time_zone.is_some() && extra > Some(0)));
         }
         Ok(())
     });

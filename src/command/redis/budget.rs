@@ -31,10 +31,10 @@ pub(crate) enum Command {
     /// hits are added, now or before, and with 1 if not.
     #[command(name = "top-up")]
     TopUp(Box<Change>),
-    /// Give back hits that were used, as far as there are any.
+    /// Refund hits that were used in the present window, as far as there are any.
     ///
-    /// With the same --id, hits are given back once, so a refund whose answer was lost can be repeated. Exits with 0 if
-    /// hits are given back, now or before, and with 1 if not.
+    /// With the same --id, hits are refunded once, so a refund whose answer was lost can be repeated. Exits with 0 if
+    /// hits are refunded, now or before, and with 1 if not.
     Refund(Box<Change>),
 }
 

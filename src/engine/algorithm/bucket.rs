@@ -209,6 +209,7 @@ pub(super) fn decide(
         retry_after_ms,
         delay_ms: if allowed && hits > 0 && missing >= burst { leak(missing - burst, fraction) } else { 0 },
         held: None,
+        extra: 0,
     };
     let state = match state {
         // A larger amount than the present limit can use may matter to another limit, so it is stored unchanged.

@@ -199,9 +199,11 @@ pub(super) struct Account {
     /// What nine of ten streams use at most, in parts of a hit ([`LEARNED`]); 0 before a stream has asked for it.
     pub(super) learned: u64,
     /// Hits beyond the number: topped up, or carried over into this window.
-    pub(super) credit: u64,
+    pub(super) extra: u64,
     /// Number of all credits so far.
     pub(super) credits: u64,
+    /// When hits were last refunded; 0 if they never were.
+    pub(super) refunded: u64,
     /// Used hits of the newest segment, the one of `at`, and of each one before it.
     pub(super) counts: Counts,
     /// In the order of their times.
@@ -397,7 +399,8 @@ pub(super) fn decide(
         reset_after_ms: reset_at - budget.clock,
         retry_after_ms,
         delay_ms: 0,
-        held: allowed.then(|| Held { credit: budget.change.account.credit, ..budget.told(tells_own) }),
+        held: allowed.then(|| budget.told(tells_own)),
+        extra: budget.change.account.extra,
     };
     let (clock, changed) = (budget.clock, budget.changed);
     let kept = parameters.kept_ms(limit.period_ms).map_or(0, |kept| budget.time + kept);
@@ -429,8 +432,9 @@ impl<'s> Budget<'s> {
             next: 0,
             due: 0,
             learned: 0,
-            credit: 0,
+            extra: 0,
             credits: 0,
+            refunded: 0,
             counts,
             ends: Vec::new(),
         };
@@ -460,7 +464,7 @@ impl<'s> Budget<'s> {
         let Some(Contents { account, .. }) = stored else { return new() };
         let mut budget = Budget { stored, ..new() };
         budget.change.is_new = false;
-        let Account { at, shift, known_until, first, next, due, learned, credit, credits, .. } = *account;
+        let Account { at, shift, known_until, first, next, due, learned, extra, credits, refunded, .. } = *account;
         budget.clock = now + shift;
         let stands_still = match windows {
             Windows::Sliding { .. } => limit.period_ms,
@@ -483,26 +487,26 @@ impl<'s> Budget<'s> {
         for age in left..counts.len() {
             counts[age] = account.counts[age - left];
         }
-        let credit = match (windows, budget.window) {
+        let extra = match (windows, budget.window) {
             (Windows::Calendar { carry, .. }, Window::Calendar { start, .. }) if at < start => {
                 let previous = windows.start_before(start, shift);
-                let (used, credit) = if at < previous { (0, 0) } else { (account.counts[0], credit) };
+                let (used, extra) = if at < previous { (0, 0) } else { (account.counts[0], extra) };
                 let then = account.ends[..over].iter().filter(|end| (previous..start).contains(&end.at));
                 let used = then.map(|end| end.charged).sum::<u64>() + used;
-                carried(limit.number, credit, used, carry)
+                carried(limit.number, extra, used, carry)
             }
-            _ => credit,
+            _ => extra,
         };
         let counted =
-            Account { at: time, shift, known_until, first, next, due, learned, credit, credits, counts, ends };
+            Account { at: time, shift, known_until, first, next, due, learned, extra, credits, refunded, counts, ends };
         budget.change.account = counted;
         for end in &account.ends[..over] {
             budget.correct(end.at, end.charged as i64);
             let known_until = &mut budget.change.account.known_until;
             *known_until = (end.at + REMEMBERED_MS).max(*known_until);
         }
-        let Account { ends, known_until, credit, .. } = &budget.change.account;
-        if budget.used() == 0 && *credit == 0 && ends.is_empty() && *known_until <= time {
+        let Account { ends, known_until, extra, .. } = &budget.change.account;
+        if budget.used() == 0 && *extra == 0 && ends.is_empty() && *known_until <= time {
             return new();
         }
         budget.own = holder.map_or_else(Entries::new, |holder| budget.known(holder));
@@ -545,7 +549,7 @@ impl<'s> Budget<'s> {
 
     /// Returns the hits that may be used now.
     fn amount(&self) -> i64 {
-        (self.number + self.change.account.credit).min(MAX_NUMBER) as i64
+        (self.number + self.change.account.extra).min(MAX_NUMBER) as i64
     }
 
     fn used(&self) -> i64 {
@@ -568,7 +572,7 @@ impl<'s> Budget<'s> {
         }
         let first = self.change.account.ends.first();
         let first_ends_ms = first.map_or(0, |end| told_ms(end.at - self.clock));
-        Held { hits: self.reserved().unsigned_abs(), holds: self.holds() as u32, first_ends_ms, credit: 0 }
+        Held { hits: self.reserved().unsigned_abs(), holds: self.holds() as u32, first_ends_ms }
     }
 
     fn is_full(&self) -> bool {
@@ -635,7 +639,7 @@ impl<'s> Budget<'s> {
         end.hits += hits;
         end.charged += if is_charged { hits } else { 0 };
         end.holds += 1;
-        self.begun = Held { hits, holds: 1, first_ends_ms: told_ms(at - self.clock), credit: 0 };
+        self.begun = Held { hits, holds: 1, first_ends_ms: told_ms(at - self.clock) };
         self.push(if is_charged { Kind::Charged } else { Kind::Refunded }, at, hits);
     }
 
@@ -710,10 +714,12 @@ impl<'s> Budget<'s> {
         } else if let Some(over) = self.first(Entry::is_over) {
             let Entry { at, .. } = self.own[over];
             let paid = self.own[over].paid();
+            // What an operator has refunded since may have been this.
+            let most = if self.is_refunded(at) { paid.max(actual) } else { actual };
             self.charge(actual.saturating_sub(paid));
-            self.correct(at, -(paid.saturating_sub(actual) as i64));
+            self.correct(at, -(paid.saturating_sub(most) as i64));
             self.learn(actual);
-            self.own[over] = Entry { at, hits: actual.min(MAX_NUMBER), kind: Kind::Settled };
+            self.own[over] = Entry { at, hits: most.min(MAX_NUMBER), kind: Kind::Settled };
             self.changed = true;
         } else if let Some(settled) = self.cheapest() {
             let paid = self.own[settled].hits;
@@ -730,7 +736,7 @@ impl<'s> Budget<'s> {
     }
 
     /// Credits hits, unless a credit with this ID has done so. Returns whether this is done: no other credit has the
-    /// ID, and there is room for the hits.
+    /// ID, and there is room for the hits, or there are hits to refund.
     fn credit(&mut self, Credit { hits, id, kind }: Credit, parameters: &Parameters) -> bool {
         if let Some(known) = self.stored.and_then(|stored| stored.credits.get(&id)).filter(|_| !self.change.is_new) {
             self.begun = Held { hits: known.done, ..Held::default() };
@@ -739,16 +745,18 @@ impl<'s> Budget<'s> {
         let done = match kind {
             CreditKind::Refund => self.give_back(hits),
             CreditKind::TopUp => {
-                let account = &mut self.change.account;
-                if matches!(parameters.windows, Windows::Sliding { .. })
-                    || self.number + account.credit + hits > MAX_NUMBER
-                {
-                    return false;
-                }
-                account.credit += hits;
-                hits
+                let slides = matches!(parameters.windows, Windows::Sliding { .. });
+                let fits = self.number + self.change.account.extra + hits <= MAX_NUMBER;
+                if slides || !fits { 0 } else { hits }
             }
         };
+        if done == 0 {
+            return false;
+        }
+        match kind {
+            CreditKind::Refund => self.change.account.refunded = self.time,
+            CreditKind::TopUp => self.change.account.extra += hits,
+        }
         let account = &mut self.change.account;
         account.credits += 1;
         account.known_until = account.known_until.max(self.time + CREDITS_KEPT_MS);
@@ -756,6 +764,11 @@ impl<'s> Budget<'s> {
         self.begun = Held { hits: done, holds: 1, ..Held::default() };
         self.changed = true;
         true
+    }
+
+    /// Returns whether hits were refunded after those of this time were charged.
+    fn is_refunded(&self, at: u64) -> bool {
+        at <= self.change.account.refunded
     }
 
     /// Gives back so many used hits, the newest first. Returns how many there were.
@@ -786,7 +799,8 @@ impl<'s> Budget<'s> {
         if one.is_held(self.time) {
             self.reduce(place, one.hits);
         } else {
-            self.correct(at, -(one.paid() as i64));
+            let paid = if self.is_refunded(at) { 0 } else { one.paid() };
+            self.correct(at, -(paid as i64));
             self.own.remove(place);
             self.changed = true;
         }
@@ -890,7 +904,7 @@ impl<'s> Budget<'s> {
     /// Returns when there is room for so many hits, if nothing is settled before; `None` if there never is. There must
     /// be none now.
     fn freed_at(&self, hits: i64, parameters: &Parameters) -> Option<u64> {
-        let Account { counts, ends, credit, .. } = &self.change.account;
+        let Account { counts, ends, extra, .. } = &self.change.account;
         let full = ends.first().map(|end| end.at).filter(|_| self.is_full());
         let own = self.own.iter().map(|one| one.at).min().filter(|_| !self.has_place());
         let used = counts.iter().enumerate().map(|(age, count)| (self.gone_at(age), *count));
@@ -915,7 +929,7 @@ impl<'s> Budget<'s> {
             let Windows::Calendar { carry, .. } = parameters.windows else { return None };
             let then = ends.iter().filter(|end| end.at < closes).map(|end| end.charged).sum::<u64>();
             // A denial leaves no trace, so a new counter is one then, too.
-            let more = if !self.change.is_new { carried(self.number, *credit, counts[0] + then, carry) } else { 0 };
+            let more = if !self.change.is_new { carried(self.number, *extra, counts[0] + then, carry) } else { 0 };
             let next = self.number + more;
             let most = next.min(MAX_NUMBER) as i64 - hits;
             if most < 0 {
@@ -929,14 +943,14 @@ impl<'s> Budget<'s> {
     /// Returns when nothing is used or held any more, and nothing is left of credits. A balance is told to last for its
     /// period from now on.
     fn reset_at(&self, period_ms: u64, parameters: &Parameters) -> u64 {
-        let Account { counts, ends, credit, .. } = &self.change.account;
+        let Account { counts, ends, extra, .. } = &self.change.account;
         let used = counts.iter().position(|count| *count > 0).map(|age| self.gone_at(age));
         let free = |end: &End| if end.charged > 0 { self.charged_until(end.at) } else { end.at };
         let free = ends.iter().map(free).max();
         // The next window has what is carried over.
         let is_known = !self.change.is_new || self.changed;
-        let credit = Some(self.gone_at(0)).filter(|_| *credit > 0 || (is_known && carries(parameters)));
-        match used.max(free).max(credit).unwrap_or(0).max(self.clock) {
+        let extra = Some(self.gone_at(0)).filter(|_| *extra > 0 || (is_known && carries(parameters)));
+        match used.max(free).max(extra).unwrap_or(0).max(self.clock) {
             u64::MAX => self.time + period_ms,
             at => at,
         }
@@ -949,8 +963,8 @@ fn carries(parameters: &Parameters) -> bool {
 
 /// Returns what is carried over from a window into the next one: a part of what is left, which is no more than the
 /// number.
-fn carried(number: u64, credit: u64, used: u64, percent: u64) -> u64 {
-    let left = (number + credit).min(MAX_NUMBER).saturating_sub(used).min(number);
+fn carried(number: u64, extra: u64, used: u64, percent: u64) -> u64 {
+    let left = (number + extra).min(MAX_NUMBER).saturating_sub(used).min(number);
     left / 100 * percent + left % 100 * percent / 100
 }
 
@@ -1120,7 +1134,8 @@ impl Parameters {
             Windows::Sliding { segment_ms, segments } => (segments + 1) * segment_ms,
             // A month has 30 days and a year 365 here.
             Windows::Calendar { .. } => period_ms + period_ms / 8,
-            Windows::Never => u64::MAX,
+            // Nothing but a top-up frees what is used.
+            Windows::Never => 0,
         }
     }
 

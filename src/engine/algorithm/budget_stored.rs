@@ -122,7 +122,7 @@ impl Account {
         let mut packed = Packed(bytes);
         let (at, shift, known_until) = (packed.whole()?, packed.whole()?, packed.whole()?);
         let (first, next, due, learned) = (packed.whole()?, packed.whole()?, packed.whole()?, packed.whole()?);
-        let (credit, credits) = (packed.whole()?, packed.whole()?);
+        let (extra, credits, refunded) = (packed.whole()?, packed.whole()?, packed.whole()?);
         let number = packed.count()?;
         let counts = (0..places).map(|_| packed.whole()).collect::<Option<Counts>>()?;
         let mut ends = Vec::new();
@@ -137,12 +137,26 @@ impl Account {
             && ends.is_sorted_by(|one, other| one.at < other.at)
             && ends.iter().map(|end| u128::from(end.hits)).sum::<u128>() < u128::from(MAX_HITS)
             && ends.iter().all(is_end);
-        is_sound.then_some(Account { at, shift, known_until, first, next, due, learned, credit, credits, counts, ends })
+        is_sound.then_some(Account {
+            at,
+            shift,
+            known_until,
+            first,
+            next,
+            due,
+            learned,
+            extra,
+            credits,
+            refunded,
+            counts,
+            ends,
+        })
     }
 
     fn pack(&self) -> Vec<u8> {
-        let Account { at, shift, known_until, first, next, due, learned, credit, credits, counts, ends } = self;
-        let wholes = [at, shift, known_until, first, next, due, learned, credit, credits];
+        let Account { at, shift, known_until, first, next, due, learned, extra, credits, refunded, counts, ends } =
+            self;
+        let wholes = [at, shift, known_until, first, next, due, learned, extra, credits, refunded];
         let mut bytes: Vec<u8> = wholes.into_iter().flat_map(|whole| (*whole as f64).to_le_bytes()).collect();
         bytes.extend((ends.len() as u32).to_le_bytes());
         bytes.extend(counts.iter().flat_map(|count| (*count as f64).to_le_bytes()));

@@ -164,7 +164,8 @@ pub(super) fn decide(
         retry_after_ms = enough.map(|slot| slot.at + held - now);
     }
     let remaining = number.saturating_sub(used).into();
-    let verdict = Verdict { allowed, remaining, excess: None, reset_after_ms, retry_after_ms, delay_ms: 0, held: None };
+    let verdict =
+        Verdict { allowed, remaining, excess: None, reset_after_ms, retry_after_ms, delay_ms: 0, held: None, extra: 0 };
     (changed.then_some((State { used, slots, denied }, reset_after_ms)), verdict)
 }
 

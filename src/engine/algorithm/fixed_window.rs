@@ -131,6 +131,7 @@ pub(super) fn decide(
         },
         delay_ms: 0,
         held: None,
+        extra: 0,
     };
     ((charged || set_back).then_some((State { window, count }, kept_ms)), verdict)
 }

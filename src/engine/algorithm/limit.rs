@@ -432,6 +432,11 @@ impl Limit {
         self.parameters.capacity(self)
     }
 
+    /// Returns the same for a budget that has so many hits beyond its number.
+    pub fn capacity_with(&self, extra: u64) -> u64 {
+        if extra > 0 { (self.capacity() + extra).min(MAX_NUMBER) } else { self.capacity() }
+    }
+
     /// Returns the algorithm's figures for the Lua twin. `clock` returns this process's time in milliseconds since the
     /// epoch; it is called only for windows that follow a calendar.
     pub fn figures(&self, ask: Ask, caller: Caller, clock: impl FnOnce() -> u64) -> [u64; FIGURES] {

@@ -388,6 +388,8 @@ pub struct Verdict {
     pub delay_ms: u64,
     /// What streams hold of a budget, unless it denies: the stream that begins, otherwise all.
     pub held: Option<Held>,
+    /// Hits of a budget beyond its number: topped up, or carried over into the present window.
+    pub extra: u64,
 }
 
 /// What streams in progress hold of a budget; or the hits of a credit, with one hold if they were credited now.
@@ -399,8 +401,6 @@ pub struct Held {
     pub holds: u32,
     /// Time until the first of the holds ends, if nothing settles it before; 0 if there is none.
     pub first_ends_ms: u64,
-    /// Hits beyond the limit's number: topped up, or carried over into the present window.
-    pub credit: u64,
 }
 
 impl Verdict {
@@ -419,6 +419,7 @@ impl Verdict {
             retry_after_ms: self.retry_after_ms.zip(penalty.retry_after_ms).map(|(own, ban)| own.max(ban)),
             delay_ms: 0,
             held: self.held,
+            extra: self.extra,
         }
     }
 }

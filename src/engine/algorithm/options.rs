@@ -198,8 +198,8 @@ options! {
     }
     /// Budget: the part of what is left of a window of the calendar that the next one has more, in percent.
     carry_percent: u32 {
-        about: "For budgets with a time_zone: so many percent of what is left of a window, from 1 to 100, are carried \
-                over into the next one. Default: nothing is.",
+        about: "For budgets with a time_zone: the part of what is left of a window that is carried over into the next \
+                one, from 1 to 100 percent. Default: nothing is.",
         example: "20",
         conflicts: &[("segments", budget::CARRIES_NO_SEGMENTS)],
         is_explained: false

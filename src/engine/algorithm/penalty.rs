@@ -171,6 +171,7 @@ impl Penalty {
             retry_after_ms: Some(if since > 0 { left } else { 0 }),
             delay_ms: 0,
             held: None,
+            extra: 0,
         };
         (changed.then(|| (State { since, until, denials }, until.saturating_sub(now))), verdict)
     }

@@ -89,6 +89,7 @@ pub(super) fn decide(
                 retry_after_ms: Some(0),
                 delay_ms: 0,
                 held: None,
+                extra: 0,
             };
             return (Some((change, verdict.reset_after_ms)), verdict);
         }
@@ -171,6 +172,7 @@ pub(super) fn decide(
         retry_after_ms,
         delay_ms: 0,
         held: None,
+        extra: 0,
     };
     ((charged || set_back).then_some((Change::Other(State { index, counts }), reset_after_ms)), verdict)
 }

@@ -12,7 +12,7 @@ impl State {
         let verdict = limited.verdict()?;
         let (banned_since, banned_until) = limited.ban().unzip();
         Some(State {
-            capacity: limited.asked.check.limit.capacity(),
+            capacity: limited.capacity(),
             remaining: verdict.remaining,
             leased: limited.leased(),
             share: limited.own_share().map(ExplainedShare::from),
@@ -59,7 +59,9 @@ pub(super) fn conclude(decision: &Decision<'_>) -> (Verdict, String) {
         of_role.map(|limited| limited.asked.source.label()).collect::<Vec<_>>().join(", ")
     };
     let enforced = names(Some(Role::Enforced));
-    let never_fits = |limited: &&&Limited<'_>| u64::from(limited.asked.cost()) > limited.asked.check.limit.capacity();
+    let never_fits = |limited: &&&Limited<'_>| {
+        u64::from(limited.asked.cost()) > limited.capacity() && !limited.asked.check.limit.is_topped_up()
+    };
     let never = full.iter().filter(|limited| limited.role() == Role::Enforced).filter(never_fits);
     let never: Vec<&str> = never.map(|limited| limited.asked.source.label()).collect();
     let unavailable = decision.is_without_store();

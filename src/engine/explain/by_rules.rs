@@ -11,7 +11,10 @@ use crate::rules::{Allowance, Budget, Domain, Place, Rule, RuleLimit, Rules};
 
 /// Returns why a request of one hit is denied whatever its counters' state; `None` if it depends on them.
 pub(super) fn denied_anyway(plan: &Plan<'_>) -> Option<String> {
-    let never_fits = |asked: &&Asked<'_>| u64::from(asked.cost()) > asked.check.limit.capacity();
+    let never_fits = |asked: &&Asked<'_>| {
+        let limit = &asked.check.limit;
+        u64::from(asked.cost()) > limit.capacity() && !limit.is_topped_up()
+    };
     let mut votes = Votes::default();
     for asked in plan.asked() {
         votes.add(asked.check.role, &asked.check, never_fits(&asked));

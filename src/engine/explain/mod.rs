@@ -205,7 +205,7 @@ pub struct ExplainedBudget {
     pub first_ends_after_ms: Option<u64>,
     /// Hits beyond the number: topped up, or carried over into the present window.
     #[serde(default, skip_serializing_if = "is_zero")]
-    pub credit: u64,
+    pub extra: u64,
 }
 
 /// The effect of a denial, by its name in rules.
@@ -438,12 +438,12 @@ fn is_zero(number: &u64) -> bool {
 impl ExplainedBudget {
     /// Returns what a peek tells of a budget; `None` for other limits.
     pub fn of(limit: &Limit, verdict: &counted::Verdict) -> Option<ExplainedBudget> {
-        let counted::Verdict { remaining, excess, held, .. } = *verdict;
-        let Held { hits: held, holds, first_ends_ms, credit } = held?;
-        let charged = limit.capacity() + credit + excess.unwrap_or(0);
+        let counted::Verdict { remaining, excess, held, extra, .. } = *verdict;
+        let Held { hits: held, holds, first_ends_ms } = held?;
+        let charged = limit.capacity_with(extra) + excess.unwrap_or(0);
         let used = charged.saturating_sub(remaining + held);
         let first_ends_after_ms = (holds > 0).then_some(first_ends_ms);
-        Some(ExplainedBudget { used, held, holds, first_ends_after_ms, credit })
+        Some(ExplainedBudget { used, held, holds, first_ends_after_ms, extra })
     }
 }
 

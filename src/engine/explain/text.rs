@@ -167,10 +167,10 @@ impl fmt::Display for State {
 
 impl fmt::Display for ExplainedBudget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ExplainedBudget { used, held, holds, first_ends_after_ms, credit } = self;
+        let ExplainedBudget { used, held, holds, first_ends_after_ms, extra } = self;
         write!(f, "{used} used")?;
-        if *credit > 0 {
-            write!(f, ", {credit} beyond the number")?;
+        if *extra > 0 {
+            write!(f, ", {extra} beyond the number")?;
         }
         let Some(first_ends_after_ms) = first_ends_after_ms else { return Ok(()) };
         let streams = if *holds == 1 { "stream" } else { "streams" };

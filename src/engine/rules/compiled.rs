@@ -618,13 +618,15 @@ impl Compiler {
     }
 }
 
-/// Builds the levels of the entries that choose a price: each of them reaches the rule, with any value.
+/// Builds the levels of the entries that choose a price: each of them reaches the rule, with any value, and any of them
+/// may be missing. Envoy leaves out an entry whose header is absent, and a settle must not be free for it.
 fn weighing(keys: &[Box<str>], id: RuleId, place: Place) -> Option<Box<Level>> {
-    let (key, rest) = keys.split_first()?;
-    let node = Node { rule: Some(id), place, level: weighing(rest, id, place) };
-    let mut level = Level { width: 1, ..Level::default() };
-    level.key(key.clone()).default = Some(Box::new(node));
-    Some(Box::new(level))
+    let mut level = Level { width: keys.len(), ..Level::default() };
+    for (at, key) in keys.iter().enumerate() {
+        let node = Node { rule: Some(id), place, level: weighing(&keys[at + 1..], id, place) };
+        level.key(key.clone()).default = Some(Box::new(node));
+    }
+    (!keys.is_empty()).then(|| Box::new(level))
 }
 
 /// Builds a limit of the rule with this path. `place` is its index among the rule's limits if there are several.

@@ -138,7 +138,7 @@ const OF_EVERY_LIMIT: &[Key] = &[
         "unit",
         Takes::Unit,
         "The period as a unit. A month has 30 days and a year 365; with time_zone both follow the calendar. For a \
-         budget also never: it is a balance, which starts over at no time.",
+         budget also never: a balance, which does not start over.",
     )
     .example("day")
     .conflicts(&[

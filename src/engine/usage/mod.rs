@@ -48,10 +48,12 @@ pub enum UsageError {
     Keep(Period),
 }
 
-/// The most denied requests in a record, which has six bytes for each number.
+/// The most denied requests in a record, which has six bytes for them.
 const MAX_DENIED: i64 = (1 << 48) - 1;
-/// The largest absolute value of the other numbers, which have a sign.
+/// The largest absolute value of admitted requests, which have a sign.
 const MAX_SIGNED: i64 = (1 << 47) - 1;
+/// The largest absolute value of a cost, which has seven bytes: the largest whole number below 2^53.
+const MAX_COST: i64 = (1 << 53) - 1;
 /// The most hits of top-ups in a record, which has a double for them: the largest whole number below 2^53.
 const MAX_TOPPED_UP: u64 = (1 << 53) - 1;
 
@@ -212,20 +214,21 @@ impl Totals {
     /// Returns the record after a decision, limited to what a record can hold.
     #[must_use]
     pub fn with(self, added: Added) -> Totals {
-        let signed = |sum: i64, added: i64| sum.saturating_add(added).clamp(-MAX_SIGNED, MAX_SIGNED);
+        let signed = |sum: i64, added: i64, most: i64| sum.saturating_add(added).clamp(-most, most);
         let denied = i64::try_from(self.denied).unwrap_or(MAX_DENIED).saturating_add(added.denied);
         Totals {
-            admitted: signed(self.admitted, added.admitted),
+            admitted: signed(self.admitted, added.admitted, MAX_SIGNED),
             denied: denied.clamp(0, MAX_DENIED).unsigned_abs(),
-            cost: signed(self.cost, added.cost),
+            cost: signed(self.cost, added.cost, MAX_COST),
             topped_up: self.topped_up.saturating_add(added.topped_up).min(MAX_TOPPED_UP),
         }
     }
 
-    /// Returns the bytes that Redis stores: 18, and eight more if a budget was topped up.
+    /// Returns the bytes that Redis stores: 19, and eight more if a budget was topped up.
     pub fn pack(self) -> Vec<u8> {
         let numbers = [self.admitted.to_le_bytes(), self.denied.to_le_bytes(), self.cost.to_le_bytes()];
-        let mut bytes: Vec<u8> = numbers.iter().flat_map(|number| &number[..NUMBER]).copied().collect();
+        let parts = numbers.iter().zip(WIDTHS).flat_map(|(number, width)| &number[..width]);
+        let mut bytes: Vec<u8> = parts.copied().collect();
         if self.topped_up > 0 {
             bytes.extend((self.topped_up as f64).to_le_bytes());
         }
@@ -234,26 +237,36 @@ impl Totals {
 
     /// Parses the bytes of a record; `None` if they are not a record.
     pub fn unpack(bytes: &[u8]) -> Option<Totals> {
-        let (bytes, more) = bytes.split_first_chunk::<RECORD>()?;
-        let number = |place: usize| {
-            let part = &bytes[place * NUMBER..(place + 1) * NUMBER];
-            part.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+        let mut rest = bytes;
+        let mut next = |width: usize| {
+            let (part, behind) = rest.split_at_checked(width)?;
+            rest = behind;
+            Some(part.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
         };
-        // The sign is the highest of 48 bits.
-        let signed = |place| (number(place) << 16).cast_signed() >> 16;
-        let topped_up = match more {
+        let [admitted, denied, cost] = WIDTHS;
+        let numbers = (next(admitted)?, next(denied)?, next(cost)?);
+        let topped_up = match rest {
             [] => 0.0,
-            more => f64::from_le_bytes(more.try_into().ok()?),
+            rest => f64::from_le_bytes(rest.try_into().ok()?),
+        };
+        // The sign is the highest of the bits.
+        let signed = |number: u64, width: usize| {
+            let unused = 64 - 8 * width;
+            (number << unused).cast_signed() >> unused
         };
         let is_number = topped_up.fract() == 0.0 && (0.0..=MAX_TOPPED_UP as f64).contains(&topped_up);
-        let totals = Totals { admitted: signed(0), denied: number(1), cost: signed(2), topped_up: topped_up as u64 };
+        let totals = Totals {
+            admitted: signed(numbers.0, admitted),
+            denied: numbers.1,
+            cost: signed(numbers.2, cost),
+            topped_up: topped_up as u64,
+        };
         is_number.then_some(totals)
     }
 }
 
-/// Bytes of a number in a record, and of a record that is not topped up.
-const NUMBER: usize = 6;
-const RECORD: usize = 3 * NUMBER;
+/// Bytes of the admitted and denied requests in a record, and of their cost.
+const WIDTHS: [usize; 3] = [6, 6, 7];
 
 #[cfg(test)]
 mod tests {
@@ -265,7 +278,7 @@ mod tests {
         #[test]
         fn a_record_is_read_as_it_was_written(
             admitted in -MAX_SIGNED..=MAX_SIGNED, denied in 0..=MAX_DENIED.unsigned_abs(),
-            cost in -MAX_SIGNED..=MAX_SIGNED, topped_up in prop_oneof![Just(0), 0..=MAX_TOPPED_UP],
+            cost in -MAX_COST..=MAX_COST, topped_up in prop_oneof![Just(0), 0..=MAX_TOPPED_UP],
         ) {
             let totals = Totals { admitted, denied, cost, topped_up };
             prop_assert_eq!(Totals::unpack(&totals.pack()), Some(totals));
@@ -285,7 +298,7 @@ mod tests {
 
     #[test]
     fn bytes_of_another_length_are_no_record() {
-        for bytes in [&b""[..], b"12", &[0; 17], &[0; 19], &[0; 25], &[1; 26], &[0; 27]] {
+        for bytes in [&b""[..], b"12", &[0; 18], &[0; 20], &[0; 26], &[1; 27], &[0; 28]] {
             assert_eq!(Totals::unpack(bytes), None);
         }
     }

@@ -507,13 +507,13 @@ mod tests {
         let text = |text: &[u8]| Value::BulkString(text.to_vec());
         let fields = Value::Array(vec![
             text(b"7"),
-            text(&[1; 18]),
+            text(&[1; 19]),
             text(b"tag"),
             text(b"shop|a=b"),
             text(b"8"),
             text(&[1; 17]),
             text(b"x"),
-            text(&[1; 18]),
+            text(&[1; 19]),
         ]);
         let name = "{shop}|fw1:1000|u1:60000:0".to_owned();
         let mut page = Page { name, full_tag: None, expires: None, records: Vec::new(), damaged: 0 };

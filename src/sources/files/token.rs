@@ -20,6 +20,8 @@ pub enum Role {
     Adjust,
     /// Reset counters and lift bans.
     Reset,
+    /// Top up and refund budgets.
+    Credit,
     /// Put candidate rules in force.
     Promote,
     /// Everything, as with the `ADMIN_TOKEN`.
@@ -55,11 +57,11 @@ impl NamedToken {
 
 impl Role {
     /// Names of all roles.
-    pub const NAMES: [&'static str; 5] = ["read", "adjust", "reset", "promote", "admin"];
+    pub const NAMES: [&'static str; 6] = ["read", "adjust", "reset", "credit", "promote", "admin"];
 
     /// Parses a name, one of [`Role::NAMES`].
     pub fn parse(name: &str) -> Option<Role> {
-        let roles = [Role::Read, Role::Adjust, Role::Reset, Role::Promote, Role::Admin];
+        let roles = [Role::Read, Role::Adjust, Role::Reset, Role::Credit, Role::Promote, Role::Admin];
         roles.into_iter().find(|role| role.name() == name)
     }
 

@@ -160,7 +160,7 @@ proptest! {
         counter.take_back(charge);
         prop_assert!(counter.peek().remaining <= before + hits);
         let after = counter.peek();
-        prop_assert!(after.remaining <= counter.limit.capacity() + after.held.map_or(0, |held| held.credit));
+        prop_assert!(after.remaining <= counter.limit.capacity_with(after.extra));
     }
 
     #[test]
@@ -310,6 +310,7 @@ fn only_what_was_charged_is_taken_back_and_by_nobody_but_the_limit() {
             retry_after_ms: Some(0),
             delay_ms: 0,
             held: None,
+            extra: 0,
         };
         CheckVerdict::new(own, START)
     };

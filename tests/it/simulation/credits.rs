@@ -130,11 +130,11 @@ async fn go(seed: u64) -> Seen {
     for (counter, fates) in counters.unwrap().iter().zip(&fates) {
         let budget = counter.budget.unwrap();
         let (sent, heard) = (fates.sent.load(Ordering::Relaxed), fates.heard.load(Ordering::Relaxed));
-        let said = format!("seed {seed}, {}: {:b} of {sent:b}, heard of {heard:b}", counter.rule, budget.credit);
+        let said = format!("seed {seed}, {}: {:b} of {sent:b}, heard of {heard:b}", counter.rule, budget.extra);
         // A top-up that was done twice would be another one, or none that was ever sent.
-        assert_eq!(budget.credit & !sent, 0, "{said}");
-        assert!(failed_over || budget.credit & heard == heard, "{said}");
-        seen.lock().lost += u64::from(budget.credit & heard != heard);
+        assert_eq!(budget.extra & !sent, 0, "{said}");
+        assert!(failed_over || budget.extra & heard == heard, "{said}");
+        seen.lock().lost += u64::from(budget.extra & heard != heard);
         assert_eq!((budget.held, budget.holds), (0, 0), "all streams have ended: {said}");
     }
     std::mem::take(&mut *seen.lock())

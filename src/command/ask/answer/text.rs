@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Answer, Outcome, What};
 use crate::command::output::columns;
-use crate::engine::algorithm::StartsOn;
+use crate::engine::algorithm::{Algorithm, StartsOn};
 use crate::engine::decision::{DecidedBy, Never};
 use crate::engine::descriptor::{self, wait};
 use crate::engine::printable::{printable, printable_lines};
@@ -121,7 +121,7 @@ fn line(limit: &LimitDetails, what: What) -> String {
         }
         (_, Standing::Over) => format!("over the {which}{left}{comma}{state}"),
         (_, Standing::Within) => format!("within the {which}{left}{comma}{state}"),
-        (_, Standing::UsedUp) if limit.number == 0 => format!("the {which} allows no requests"),
+        (_, Standing::UsedUp) if allows_nothing(limit) => format!("the {which} allows no requests"),
         (_, Standing::UsedUp) => format!("the {which} is used up{left}{comma}{state}"),
         (_, Standing::TooLittle) => format!("the {which} has no room for one more{left}{comma}{state}"),
     }
@@ -161,10 +161,18 @@ fn allowance(limit: &LimitDetails) -> String {
             format!("{} {}", limit.number, descriptor::per(&limit.algorithm, period, time_zone, starts_on))
         }
     };
-    if limit.capacity > 0 && limit.capacity != limit.number {
+    if limit.algorithm == Algorithm::Budget.name() && limit.capacity > limit.number {
+        let _ = write!(text, " and {} more", limit.capacity - limit.number);
+    } else if limit.capacity > 0 && limit.capacity != limit.number {
         let _ = write!(text, ", {} at once", limit.capacity);
     }
     text
+}
+
+/// Returns whether the limit never lets anything pass. A balance is topped up.
+fn allows_nothing(limit: &LimitDetails) -> bool {
+    let is_balance = limit.algorithm == Algorithm::Budget.name() && limit.period_ms.is_none();
+    limit.number == 0 && !is_balance
 }
 
 /// Returns the other facts about a limit, joined by commas.
@@ -211,11 +219,10 @@ fn without_store(limit: &LimitDetails, what: What) -> Option<String> {
 
 /// Returns when the same request passes if it was denied, or for a peek, when one more hit passes.
 fn next(limit: &LimitDetails, what: What) -> Option<String> {
-    // The number of a concurrency limit is of slots, without a period.
-    let holds = limit.period_ms.is_none() && !limit.algorithm.is_empty();
+    let holds = limit.algorithm == Algorithm::Concurrency.name();
     match Standing::of(limit, what) {
         Standing::Within => None,
-        _ if limit.number == 0 => Some("it allows no requests".to_owned()),
+        _ if allows_nothing(limit) => Some("it allows no requests".to_owned()),
         Standing::Over if what == What::Peek && limit.next_after_ms.is_some() => {
             limit.next_after_ms.map(|ms| format!("one more passes in {}", wait(ms)))
         }
@@ -227,6 +234,7 @@ fn next(limit: &LimitDetails, what: What) -> Option<String> {
             (None, Some(Never::LetsNothingPass)) => "it allows no requests".to_owned(),
             (None, Some(Never::Timeout)) => "its delay would be longer than the timeout".to_owned(),
             (None, Some(Never::NoDelay)) => "MAX_DELAYED_REQUESTS is reached".to_owned(),
+            (None, Some(Never::Spent)) => "it is used up until it is topped up".to_owned(),
             (None, Some(Never::TooMany) | None) => "more hits than the limit ever allows at once".to_owned(),
         }),
         Standing::UsedUp | Standing::TooLittle if holds => Some("one more passes when a slot is released".to_owned()),

@@ -47,9 +47,14 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Returns the price that these entries choose: those after `hold` or `settle`, which have the first of the keys.
+    /// Returns the price that these entries choose: those after `hold` or `settle`, which have some of the keys. Behind
+    /// one that is missing, the highest price is taken.
     pub fn price(&self, entries: &[Entry]) -> Price {
-        self.prices.price(entries.iter().map(|entry| entry.value.as_str()))
+        let values = self.keys.iter().map_while(|key| {
+            let entry = entries.iter().find(|entry| *entry.key == **key)?;
+            Some(entry.value.as_str())
+        });
+        self.prices.price(values)
     }
 }
 

@@ -252,9 +252,9 @@ impl Reader<'_> {
             Some(roles) if roles.contains(&Role::Promote) => {
                 Some("the role promote replaces the rules of all domains: leave domains out")
             }
-            Some(roles) if !roles.contains(&Role::Adjust) && !roles.contains(&Role::Reset) => {
-                Some("limits what the roles adjust and reset may change, and read sees all domains: leave it out")
-            }
+            Some(roles) if [Role::Adjust, Role::Credit, Role::Reset].iter().all(|role| !roles.contains(role)) => Some(
+                "limits what the roles adjust, credit and reset may change, and read sees all domains: leave it out",
+            ),
             _ => None,
         };
         if let Some(wrong) = wrong {

@@ -35,7 +35,7 @@ const ELSEWHERE: u8 = 3;
 /// Added to "allowed" if the counter was damaged and was decided as a fresh one.
 const DAMAGED: u8 = 4;
 /// Added to "allowed" if a budget has hits beyond its number, which follow behind all answers.
-const CREDITED: u8 = 8;
+const EXTRA: u8 = 8;
 
 /// The slots of a Redis Cluster that hold the counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,12 +150,12 @@ impl Group {
         &self,
         at_ms: u64,
         answers: &[[u8; ANSWER]],
-        credits: &mut impl Iterator<Item = u64>,
+        extras: &mut impl Iterator<Item = u64>,
     ) -> Result<Verdicts, StoreError> {
         let mut answers = answers.iter();
         let mut next = || answers.next().ok_or(StoreError::Answer);
         let check = |beside: &Beside| {
-            let own = if beside.holds { of_budget(next()?, credits)? } else { verdict(next()?)? };
+            let own = if beside.holds { of_budget(next()?, extras)? } else { verdict(next()?)? };
             let lease = if beside.leases { Some(granted(next()?)?) } else { None };
             let ban = if beside.penalty { Some(verdict(next()?)?) } else { None };
             if beside.page {
@@ -295,7 +295,7 @@ pub struct Reply {
     /// Number of answers taken so far.
     taken: usize,
     /// The hits beyond their numbers of the budgets that are not taken yet.
-    credits: std::vec::IntoIter<u64>,
+    extras: std::vec::IntoIter<u64>,
     /// The reason why some answers are undecided; empty if none is.
     failure: String,
     /// The names of the counters that were damaged.
@@ -311,12 +311,12 @@ impl Reply {
         let (at, bytes) = bytes.split_first_chunk::<TIME>().ok_or(StoreError::Answer)?;
         let (answers, failure) = bytes.split_at_checked(counters * ANSWER).ok_or(StoreError::Answer)?;
         let (answers, _) = answers.as_chunks::<ANSWER>();
-        let credited = answers.iter().filter(|[flags, ..]| flags & CREDITED != 0).count();
-        let (credits, failure) = failure.split_at_checked(credited * 8).ok_or(StoreError::Answer)?;
-        let credits = credits.as_chunks().0.iter().map(|bytes| time(*bytes)).collect::<Result<Vec<_>, _>>()?;
+        let told = answers.iter().filter(|[flags, ..]| flags & EXTRA != 0).count();
+        let (extras, failure) = failure.split_at_checked(told * 8).ok_or(StoreError::Answer)?;
+        let extras = extras.as_chunks().0.iter().map(|bytes| time(*bytes)).collect::<Result<Vec<_>, _>>()?;
         let failure = String::from_utf8_lossy(failure).into_owned();
-        let (answers, credits) = (answers.to_vec(), credits.into_iter());
-        Ok(Reply { at_ms: time(*at)?, answers, taken: 0, credits, failure, damaged: Vec::new() })
+        let (answers, extras) = (answers.to_vec(), extras.into_iter());
+        Ok(Reply { at_ms: time(*at)?, answers, taken: 0, extras, failure, damaged: Vec::new() })
     }
 
     /// Returns whether a node of a cluster left the next group undecided because it does not have one of its counters.
@@ -338,7 +338,7 @@ impl Reply {
         }
         let damaged = group.keys().zip(answers).filter(|(_, [allowed, ..])| allowed & DAMAGED != 0);
         self.damaged.extend(damaged.map(|(key, _)| key.to_vec()));
-        group.verdicts(self.at_ms, answers, &mut self.credits)
+        group.verdicts(self.at_ms, answers, &mut self.extras)
     }
 
     /// Returns the names of the damaged counters in the groups read so far.
@@ -373,23 +373,24 @@ fn verdict(answer: &[u8; ANSWER]) -> Result<Verdict, StoreError> {
         retry_after_ms: if f64::from_le_bytes(retry_after) == NEVER { None } else { Some(time(retry_after)?) },
         delay_ms: time(delay)?,
         held: None,
+        extra: 0,
     })
 }
 
 /// Parses the answer of a budget, given the hits beyond their numbers of those that have any. If it allows, its last
 /// two numbers tell what streams hold.
-fn of_budget(answer: &[u8; ANSWER], credits: &mut impl Iterator<Item = u64>) -> Result<Verdict, StoreError> {
+fn of_budget(answer: &[u8; ANSWER], extras: &mut impl Iterator<Item = u64>) -> Result<Verdict, StoreError> {
     /// In one number: the number of holds, and so many times the time until the first of them ends.
     const HOLDS_TOLD: u64 = 16_384;
     let [flags, numbers @ ..] = *answer;
-    let credit = if flags & CREDITED == 0 { 0 } else { credits.next().ok_or(StoreError::Answer)? };
-    let mut answer = [flags & !CREDITED; ANSWER];
+    let extra = if flags & EXTRA == 0 { 0 } else { extras.next().ok_or(StoreError::Answer)? };
+    let mut answer = [flags & !EXTRA; ANSWER];
     answer[1..].copy_from_slice(&numbers);
-    let verdict = verdict(&answer)?;
+    let verdict = Verdict { extra, ..verdict(&answer)? };
     let (Verdict { allowed: true, delay_ms: hits, .. }, Some(told)) = (verdict, verdict.retry_after_ms) else {
         return Ok(verdict);
     };
-    let held = Held { hits, holds: (told % HOLDS_TOLD) as u32, first_ends_ms: told / HOLDS_TOLD, credit };
+    let held = Held { hits, holds: (told % HOLDS_TOLD) as u32, first_ends_ms: told / HOLDS_TOLD };
     Ok(Verdict { retry_after_ms: Some(0), delay_ms: 0, held: Some(held), ..verdict })
 }
 
