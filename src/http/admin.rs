@@ -37,6 +37,7 @@ use crate::observe::Observing;
 use crate::observe::redaction::Values;
 use crate::proposal::{Files, Reading};
 use crate::shared::adjustment::Adjustments;
+use crate::shared::adjustment::audit::Note;
 use crate::shared::fleet::Fleet;
 use crate::shared::usage::UsageStore;
 use crate::sources::files::load::LoadOptions;
@@ -176,6 +177,16 @@ impl<S> Admin<S> {
 
     pub(super) fn adjustments(&self) -> &Adjustments<S> {
         &self.adjustments
+    }
+
+    /// Returns the note of a change by this client for the audit trail, which says who makes it, and where.
+    pub(super) fn note(&self, client: &Client) -> Note {
+        Note {
+            who: Some(client.holder().to_owned()),
+            role: Some(client.role().name().to_owned()),
+            instance: self.adjustments.instance().map(str::to_owned),
+            ..Note::default()
+        }
     }
 
     pub(super) fn fleet(&self) -> &Fleet<S> {

@@ -64,13 +64,7 @@ async fn promote<S: Store>(
     let expected = query.text("expect").ok_or_else(version)?.to_owned();
     let (who, why) = (client.who(query.text("who").unwrap_or_default()), query.owned("why"));
     check_words(&who, &why).map_err(|mistakes| bad(&mistakes.to_string()))?;
-    let note = Note {
-        who: Some(who),
-        why: Some(why),
-        role: Some(client.role().name().to_owned()),
-        instance: admin.adjustments().instance().map(str::to_owned),
-        ..Note::default()
-    };
+    let note = Note { who: Some(who), why: Some(why), ..admin.note(&client) };
     let audit = Arc::clone(admin.adjustments().audit());
     // Goes on if the client leaves, and is recorded.
     let promote = spawn_blocking(move || {

@@ -37,14 +37,7 @@ async fn act<S: Store>(
     let Ok([entries]) = <[_; 1]>::try_from(descriptors) else {
         return Err(refuse(StatusCode::BAD_REQUEST, "name the entries of exactly one descriptor"));
     };
-    let note = Note {
-        who: Some(client.holder().to_owned()),
-        role: Some(client.role().name().to_owned()),
-        instance: admin.adjustments().instance().map(str::to_owned),
-        domain: Some(domain.clone()),
-        entries: entries.clone(),
-        ..Note::default()
-    };
+    let note = Note { domain: Some(domain.clone()), entries: entries.clone(), ..admin.note(&client) };
     let descriptor = CounterOf { domain, entries, limit };
     let (limiter, timeout) = (admin.limiter(), admin.store_timeout());
     let audit = Arc::clone(admin.adjustments().audit());

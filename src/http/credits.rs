@@ -50,13 +50,10 @@ async fn credit<S: Store>(
         refuse(StatusCode::BAD_REQUEST, reason)
     })?;
     let note = Note {
-        who: Some(client.holder().to_owned()),
-        role: Some(client.role().name().to_owned()),
-        instance: admin.adjustments().instance().map(str::to_owned),
         domain: Some(domain.clone()),
         entries: entries.clone(),
         why: written.why.clone(),
-        ..Note::default()
+        ..admin.note(&client)
     };
     let descriptor = CounterOf { domain, entries, limit };
     let (limiter, timeout) = (admin.limiter(), admin.store_timeout());

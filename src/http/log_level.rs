@@ -76,16 +76,8 @@ async fn all<S: Store>(
 
 /// Records the change in the audit trail.
 fn note<S>(admin: &Admin<S>, client: &Client, effect: String) {
-    let adjustments = admin.adjustments();
-    let note = Note {
-        who: Some(client.holder().to_owned()),
-        role: Some(client.role().name().to_owned()),
-        instance: adjustments.instance().map(str::to_owned),
-        target: Some("log".to_owned()),
-        effect: Some(effect),
-        ..Note::default()
-    };
-    adjustments.audit().record(Action::LogLevel, note);
+    let note = Note { target: Some("log".to_owned()), effect: Some(effect), ..admin.note(client) };
+    admin.adjustments().audit().record(Action::LogLevel, note);
 }
 
 fn shown(control: &LevelControl) -> serde_json::Value {
