@@ -7,7 +7,7 @@ import { VERBS, adjust, endAdjustment, onlyHere, paused, sentence } from './adju
 import { heading, state } from './views.js';
 import { NONE, duration, moment } from './words.js';
 
-const ACTIONS = { began: '▸', ended: '■', expired: '□', refused: '✕', reset: '↺', promoted: '▲' };
+const ACTIONS = { began: '▸', ended: '■', expired: '□', refused: '✕', reset: '↺', credited: '+', promoted: '▲' };
 const left = one => duration(Math.max(0, Math.floor((Date.parse(one.until) - Date.now()) / 1000) * 1000));
 
 export const adjustPage = {
@@ -49,7 +49,7 @@ export const adjustPage = {
 		const history = rows({
 			label: 'History of 30 days',
 			key: one => `${one.at}${one.who}${one.action}${one.target}`,
-			empty: () => empty('Nobody has adjusted, reset or promoted anything in 30 days.'),
+			empty: () => empty('Nobody has adjusted, reset, credited or promoted anything in 30 days.'),
 			columns: [
 				{ id: 'at', name: 'When', cell: one => el('time', moment(one.at)) },
 				{ id: 'who', name: 'Who', cell: one => one.who ?? NONE, under: one => one.role },
