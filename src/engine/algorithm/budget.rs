@@ -1139,6 +1139,11 @@ impl Parameters {
         }
     }
 
+    /// Returns whether nothing that is used ever leaves the window.
+    pub(super) fn is_balance(&self) -> bool {
+        self.windows == Windows::Never
+    }
+
     /// Returns how long a counter is kept at least after it has changed, if what it stands for has no end.
     fn kept_ms(&self, period_ms: u64) -> Option<u64> {
         match self.windows {

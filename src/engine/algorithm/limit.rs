@@ -351,7 +351,7 @@ impl Limit {
 
     /// Returns whether this is a budget without an end.
     pub fn is_balance(&self) -> bool {
-        self.algorithm() == Algorithm::Budget && self.period() == NEVER
+        matches!(&self.parameters, Parameters::Budget(parameters) if parameters.is_balance())
     }
 
     /// Returns whether operators can add to what may be used: to balances, and windows of a budget's calendar.

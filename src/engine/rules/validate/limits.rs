@@ -9,7 +9,9 @@ use super::lease::Leasing;
 use super::own_share::admits;
 use super::{GivenDefaults, algorithm, failure_mode};
 use crate::algorithm::lease_terms::Lease;
-use crate::algorithm::{Algorithm, Declared, Kind, Limit, LimitErrors, NEVER, Options, StartsOn, TimeZone, Written};
+use crate::algorithm::{
+    Algorithm, Declared, Kind, Limit, LimitError, LimitErrors, NEVER, Options, StartsOn, TimeZone, Written,
+};
 use crate::descriptor::Unit;
 use crate::rules::checked::{Allowance, LimitConfig, RuleLimitConfig, SettingOrigin, SettingOrigins};
 use crate::rules::config::{FieldPath, Raw, RawLimit, RawMapping};
@@ -372,7 +374,15 @@ impl Tree<'_, '_> {
             (Raw::Given(name), Raw::Missing) => self.unit(name, path),
             // Reported as a conflict.
             (Raw::Given(_), _) => None,
-            _ => self.complaints.length(&period, path.key("period")),
+            _ => {
+                let length = self.complaints.length(&period, path.key("period"))?;
+                if length == NEVER {
+                    // A limit of this length is a balance, which nobody asks for by a number of days.
+                    self.complaints.error(path.key("period"), LimitError::Period.to_string());
+                    return None;
+                }
+                Some(length)
+            }
         }
     }
 
