@@ -13,6 +13,7 @@ use tollgate::wire::rate_limit_response::Code;
 
 use crate::support::redis::Redis;
 use crate::support::tollgate::{Tollgate, command, request};
+use crate::support::wait_until_async;
 
 const START: u64 = 1_784_000_000_123;
 
@@ -484,6 +485,31 @@ async fn a_budget_is_shown_topped_up_and_refunded_by_the_command() {
         let row = &usage["rows"][0];
         assert_eq!((&row["cost"], &row["topped_up"], &row["admitted"]), (&0.into(), &50.into(), &2.into()), "{usage}");
     }
+}
+
+/// Redis gets the credit, and its reply is lost: nobody knows whether it is done, and a repetition does no harm.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_credit_whose_reply_was_lost_is_repeated_and_counts_once() {
+    let redis = Redis::start();
+    let url = format!("REDIS_URL={}", redis.url());
+    let settings = [&*url, "REDIS_TIMEOUT=200ms", "ADMIN_API=true", "ADMIN_TOKEN=a token of some length"];
+    let [one, other] = [Tollgate::start(RULES, &settings), Tollgate::start(RULES, &settings)];
+    let top_up = json!({"kind": "top-up", "hits": 50, "id": "invoice", "rule": "credit"}).to_string();
+    let credit = |service: &Tollgate| service.admin_with("POST", "/credits?domain=llm&tenant=acme", TOKEN, &top_up);
+    redis.freeze();
+    let (status, told) = credit(&one);
+    redis.thaw();
+    let said = told["error"].as_str().unwrap();
+    assert!(status == 503 && said.contains("repeat the credit with the same ID"), "{status} {said}");
+    let done = || {
+        let (status, told) = credit(&other);
+        (status == 200).then_some(told)
+    };
+    wait_until_async("Redis answers again", async || done().is_some()).await;
+    let told = done().unwrap();
+    assert_eq!((&told["repeated"], &told["counter"]["budget"]["extra"]), (&true.into(), &50.into()), "{told}");
+    let (_, trail) = one.admin("GET", "/audit", TOKEN);
+    assert!(trail.to_string().contains("a top-up of 50 with the ID invoice may have been done"), "{trail}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
