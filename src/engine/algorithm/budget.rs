@@ -488,6 +488,7 @@ impl<'s> Budget<'s> {
             counts[age] = account.counts[age - left];
         }
         let extra = match (windows, budget.window) {
+            (Windows::Calendar { carry: 0, .. }, Window::Calendar { start, .. }) if at < start => 0,
             (Windows::Calendar { carry, .. }, Window::Calendar { start, .. }) if at < start => {
                 let previous = windows.start_before(start, shift);
                 let (used, extra) = if at < previous { (0, 0) } else { (account.counts[0], extra) };
