@@ -134,7 +134,9 @@ local function record(records, usage, denied, now)
   end
   found[1] = math.min(math.max(found[1] + admitted, -MAX_SIGNED), MAX_SIGNED)
   found[2] = math.min(found[2] + over, MAX_DENIED)
-  found[3] = math.min(math.max(found[3] + cost, -MAX_NUMBER), MAX_NUMBER)
+  -- Refunds add up the costs of a page, which must stay below 2^53. Budgets have none there.
+  local most = usage.charged and MAX_NUMBER or MAX_SIGNED
+  found[3] = math.min(math.max(found[3] + cost, -most), most)
   found[4] = math.min(found[4] + (usage.topped_up or 0), MAX_NUMBER)
 end
 

@@ -50,9 +50,10 @@ pub enum UsageError {
 
 /// The most denied requests in a record, which has six bytes for them.
 const MAX_DENIED: i64 = (1 << 48) - 1;
-/// The largest absolute value of admitted requests, which have a sign.
+/// The largest absolute value of admitted requests, which have a sign, and of costs: Lua adds up the costs of the 60
+/// records of a page for refunds, and the sum must stay below 2^53.
 const MAX_SIGNED: i64 = (1 << 47) - 1;
-/// The largest absolute value of a cost, which has seven bytes: the largest whole number below 2^53.
+/// The same of a cost of a budget, whose corrections are no refunds: the largest whole number below 2^53.
 const MAX_COST: i64 = (1 << 53) - 1;
 /// The most hits of top-ups in a record, which has a double for them: the largest whole number below 2^53.
 const MAX_TOPPED_UP: u64 = (1 << 53) - 1;
@@ -90,7 +91,8 @@ pub struct Added {
     pub cost: i64,
     /// Added to [`Totals::topped_up`].
     pub topped_up: u64,
-    /// A negative cost corrects an earlier charge, which may be on another page, and is no refund.
+    /// The cost is that of a budget. A negative one corrects an earlier charge, which may be on another page, and is no
+    /// refund.
     pub corrects: bool,
 }
 
@@ -219,7 +221,7 @@ impl Totals {
         Totals {
             admitted: signed(self.admitted, added.admitted, MAX_SIGNED),
             denied: denied.clamp(0, MAX_DENIED).unsigned_abs(),
-            cost: signed(self.cost, added.cost, MAX_COST),
+            cost: signed(self.cost, added.cost, if added.corrects { MAX_COST } else { MAX_SIGNED }),
             topped_up: self.topped_up.saturating_add(added.topped_up).min(MAX_TOPPED_UP),
         }
     }
@@ -286,11 +288,12 @@ mod tests {
 
         #[test]
         fn a_record_has_room_for_what_it_becomes(
-            steps in prop::collection::vec((any::<i64>(), any::<i64>(), any::<i64>(), any::<u64>()), 1..8)
+            steps in prop::collection::vec((any::<i64>(), any::<i64>(), any::<i64>(), any::<u64>()), 1..8),
+            corrects: bool
         ) {
             let mut totals = Totals::default();
             for (admitted, denied, cost, topped_up) in steps {
-                totals = totals.with(Added { index: 0, admitted, denied, cost, topped_up, corrects: false });
+                totals = totals.with(Added { index: 0, admitted, denied, cost, topped_up, corrects });
                 prop_assert_eq!(Totals::unpack(&totals.pack()), Some(totals));
             }
         }
