@@ -221,7 +221,7 @@ impl DecidedBy {
 
 impl Answer {
     /// Returns the origin of the answer.
-    pub const fn decided_by(self) -> DecidedBy {
+    pub const fn decided_by(&self) -> DecidedBy {
         match self {
             Answer::Store(_) => DecidedBy::Store,
             Answer::Known(_) => DecidedBy::KnownDenial,
@@ -431,7 +431,7 @@ impl Limited<'_> {
 
     /// Returns whether the limit is exceeded or its penalty bans the client, even if that does not deny the request.
     pub fn over(&self) -> bool {
-        match self.answer {
+        match &self.answer {
             Answer::Store(verdict) | Answer::Known(verdict) | Answer::Local(verdict) => !verdict.allowed(),
             Answer::Skipped | Answer::FailedOpen | Answer::NotRefunded | Answer::Exempt => false,
             Answer::FailedClosed { .. } | Answer::Blocked => true,
@@ -520,7 +520,7 @@ impl Limited<'_> {
 
     /// Returns the combined verdict of the limit and its penalty, if a counter was asked.
     pub fn verdict(&self) -> Option<Verdict> {
-        self.check_verdict().map(|verdict| verdict.together())
+        self.check_verdict().map(CheckVerdict::together)
     }
 
     /// Returns the hits that the request takes from the limit: a stream may hold what its budget has learned, and not
@@ -564,7 +564,7 @@ impl Limited<'_> {
     /// Returns when a ban began and when it ends, on the store's clock; `None` if there is no ban, or if the answer is
     /// older than the question.
     pub fn ban(&self) -> Option<(Time, Time)> {
-        let Answer::Store(verdict) = self.answer else { return None };
+        let Answer::Store(verdict) = &self.answer else { return None };
         let until = Time(verdict.at_ms).plus(verdict.banned_ms().filter(|_| verdict.at_ms > 0 && !verdict.is_known)?);
         let [_, _, ban_ms, _] = self.asked.check.penalized()?.penalty.figures();
         Some((Time(until.0.saturating_sub(ban_ms)), until))
@@ -582,10 +582,10 @@ impl Limited<'_> {
         self.asked.adjusted.passage.filter(|_| self.answer == Answer::Blocked)
     }
 
-    fn check_verdict(&self) -> Option<CheckVerdict> {
-        match self.answer {
+    fn check_verdict(&self) -> Option<&CheckVerdict> {
+        match &self.answer {
             Answer::Store(verdict) | Answer::Known(verdict) | Answer::Local(verdict) => Some(verdict),
-            Answer::Blocked => Some(BLOCKED),
+            Answer::Blocked => Some(&BLOCKED),
             Answer::Skipped
             | Answer::FailedOpen
             | Answer::FailedClosed { .. }
@@ -604,7 +604,7 @@ fn wait_ms(limits: &[Limited<'_>], role: Role) -> Option<u64> {
     Some(longest)
 }
 /// The verdict of a limit that an adjustment blocks. It has no retry time.
-const BLOCKED: CheckVerdict = CheckVerdict {
+static BLOCKED: CheckVerdict = CheckVerdict {
     own: Verdict {
         allowed: false,
         remaining: 0,

@@ -46,7 +46,7 @@ use super::Store;
 use super::sharded::Sharded;
 use crate::engine::algorithm::{Ask, Caller, Initial, Limit, MAX_HITS, Penalty, Verdict};
 use crate::engine::check::group::Votes;
-use crate::engine::check::{Check, CheckVerdict, Key, StoreError, Verdicts};
+use crate::engine::check::{Ban, Check, CheckVerdict, Key, StoreError, Verdicts};
 use crate::engine::descriptor::Role;
 use crate::instant;
 
@@ -248,13 +248,13 @@ impl Denial {
         let until = asked + together.retry_after_ms.map_or(LONGEST, wait).min(LONGEST);
         let asks_no_more = match (&check.penalty, verdict.ban) {
             // In shadow mode a ban denies no request: the limit is charged.
-            (Some(penalized), Some(ban)) => !ban.allowed && !penalized.penalty.extends() && check.role != Role::Shadow,
+            (Some(penalized), Some(ban)) => ban.in_force && !penalized.penalty.extends() && check.role != Role::Shadow,
             _ => !verdict.own.allowed,
         };
         // A ban outlasts the denial that came with it, so when the ban ends the limit must be asked: take the ban
         // first.
-        let ends = [verdict.ban.filter(|ban| !ban.allowed), Some(verdict.own).filter(|own| !own.allowed)];
-        let ends = ends.into_iter().flatten().next().and_then(|verdict| verdict.retry_after_ms);
+        let own_ends = || Some(verdict.own).filter(|own| !own.allowed)?.retry_after_ms;
+        let ends = verdict.banned_ms().or_else(own_ends);
         // A bucket that starts empty does so on a denied request too, and again once it has expired. The store must be
         // asked then.
         let begins_ms = (check.limit.options().initial == Some(Initial::Empty)).then_some(verdict.own.reset_after_ms);
@@ -316,14 +316,16 @@ impl Denial {
     /// Returns the verdict with its times counted down to now.
     fn later(&self, now: Instant) -> CheckVerdict {
         let elapsed_ms = u64::try_from(now.duration_since(self.asked).as_millis()).unwrap_or(u64::MAX);
-        let later = |verdict: Verdict| Verdict {
+        let CheckVerdict { own, ban, .. } = self.verdict;
+        let own = Verdict {
             // None of the hits asked for now is counted, so all of them are above the number.
-            excess: verdict.excess.map(|_| MAX_HITS),
-            reset_after_ms: verdict.reset_after_ms.saturating_sub(elapsed_ms),
-            retry_after_ms: verdict.retry_after_ms.map(|ms| ms.saturating_sub(elapsed_ms)),
-            ..verdict
+            excess: own.excess.map(|_| MAX_HITS),
+            reset_after_ms: own.reset_after_ms.saturating_sub(elapsed_ms),
+            retry_after_ms: own.retry_after_ms.map(|ms| ms.saturating_sub(elapsed_ms)),
+            ..own
         };
-        CheckVerdict { own: later(self.verdict.own), ban: self.verdict.ban.map(later), is_known: true, ..self.verdict }
+        let ban = ban.map(|ban| Ban { left_ms: ban.left_ms.saturating_sub(elapsed_ms), ..ban });
+        CheckVerdict { own, ban, is_known: true, ..self.verdict }
     }
 }
 
@@ -624,8 +626,8 @@ mod tests {
             let check = check("ann", limit(Algorithm::SlidingLog, 1, 60_000, Options::default()), hits);
             Check { penalty: Some(Penalized { key: check.key.of_penalty(&penalty), penalty }), ..check }
         };
-        let verdict = |retry_after_ms| denied(retry_after_ms)[0].unwrap().own;
-        let banned = CheckVerdict { ban: Some(verdict(30_000)), ..CheckVerdict::new(verdict(50_000), 0) };
+        let ban = Ban { in_force: true, left_ms: 30_000 };
+        let banned = CheckVerdict { ban: Some(ban), ..denied(50_000)[0].unwrap() };
         denials.learn(&[of(5)], &smallvec::smallvec![Some(banned)], origin);
         let known = |ms| [1, 5].map(|hits| denials.known(&of(hits), origin + Duration::from_millis(ms)).is_some());
         assert_eq!([29_998, 29_999, 49_998, 49_999].map(known), [[true; 2], [false, true], [false, true], [false; 2]]);

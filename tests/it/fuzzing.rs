@@ -640,10 +640,10 @@ fn a_reply_is_refused_or_says_something_to_each_check() {
             assert_eq!(verdicts.len(), group.checks(), "group {i}");
             for verdict in verdicts {
                 let verdict = verdict.expect("every check was asked");
-                for said in [Some(verdict.own), verdict.ban].into_iter().flatten() {
-                    let times = [said.reset_after_ms, said.delay_ms, said.retry_after_ms.unwrap_or(0)];
-                    assert!(times.iter().all(|time| *time < MAX_HITS), "{said:?}");
-                }
+                let own = verdict.own;
+                let ban_ms = verdict.ban.map_or(0, |ban| ban.left_ms);
+                let times = [own.reset_after_ms, own.delay_ms, own.retry_after_ms.unwrap_or(0), ban_ms];
+                assert!(times.iter().all(|time| *time < MAX_HITS), "{verdict:?}");
             }
         }
         assert!(matches!(read.next(&groups[0]), Err(StoreError::Answer)), "more groups than were asked");

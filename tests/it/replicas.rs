@@ -121,7 +121,7 @@ async fn a_replica_says_what_its_master_says_and_nothing_changes_whatever_is_ask
         let [before, own, after] = [before, reading.verdict, after].map(|verdict| {
             let together = verdict.together();
             let over = together.excess.map_or(0, |over| over as i64);
-            let bans = verdict.ban.map(|ban| !ban.allowed);
+            let bans = verdict.ban.map(|ban| ban.in_force);
             (together.remaining as i64 - over, together.reset_after_ms, bans)
         });
         assert!((before.0..=after.0).contains(&own.0), "{key}: {before:?} {own:?} {after:?}");

@@ -403,27 +403,6 @@ pub struct Held {
     pub first_ends_ms: u64,
 }
 
-impl Verdict {
-    /// Returns the verdict of a limit combined with that of its penalty.
-    #[must_use]
-    pub fn under(self, penalty: Verdict) -> Verdict {
-        if penalty.allowed {
-            return self;
-        }
-        Verdict {
-            allowed: false,
-            remaining: 0,
-            excess: self.excess,
-            reset_after_ms: self.reset_after_ms.max(penalty.reset_after_ms),
-            // `None` means never, so it wins.
-            retry_after_ms: self.retry_after_ms.zip(penalty.retry_after_ms).map(|(own, ban)| own.max(ban)),
-            delay_ms: 0,
-            held: self.held,
-            extra: self.extra,
-        }
-    }
-}
-
 /// A verdict and its effect on the counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {

@@ -9,7 +9,7 @@ use std::borrow::Borrow;
 
 use smallvec::SmallVec;
 
-use super::{Check, CheckVerdict, Key, Leased, Occasion, Recorded, Verdicts};
+use super::{Ban, Check, CheckVerdict, Key, Leased, Occasion, Recorded, Verdicts};
 use crate::algorithm::{Algorithm, Ask, Charge, Effect, Event, Granted, Occupies, Outcome, State, Verdict};
 use crate::descriptor::Role;
 use crate::usage::{Added, Period};
@@ -351,7 +351,7 @@ impl<'s, F: Fn(usize) -> Option<&'s State>> Group<'_, F> {
     }
 
     /// Decides the penalty of a check, given the verdict of its limit.
-    fn decide_penalty(&mut self, index: usize, check: &Check, own: Verdict) -> Option<Verdict> {
+    fn decide_penalty(&mut self, index: usize, check: &Check, own: Verdict) -> Option<Ban> {
         let (penalty, now) = (check.penalized()?.penalty, self.now);
         if check.ask == Ask::Reset {
             let is_known = self.altered(index).map_or_else(|| (self.state)(index).is_some(), |state| state.is_some());
@@ -364,7 +364,7 @@ impl<'s, F: Fn(usize) -> Option<&'s State>> Group<'_, F> {
             (Ask::Take(_), false) => Event::Denied,
             _ => Event::Peeked,
         };
-        Some(self.decide(index, |state| penalty.decide(event, state, now)))
+        Some(self.decide(index, |state| penalty.decide(event, state, now)).into())
     }
 
     /// Returns what a peek sees of a counter after the effects so far, where that is cheaper than the whole state.

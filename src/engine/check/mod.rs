@@ -168,8 +168,8 @@ impl Check {
 pub struct CheckVerdict {
     /// The verdict of the limit.
     pub own: Verdict,
-    /// The verdict of the penalty, if one was asked.
-    pub ban: Option<Verdict>,
+    /// Whether the penalty bans, if one was asked.
+    pub ban: Option<Ban>,
     /// The lease that was granted, if the counter's leases were asked.
     pub lease: Option<Granted>,
     /// The share of the instance that decided, if it may use one. What remains of it is in `own`, too.
@@ -190,6 +190,40 @@ pub struct ShareLeft {
     pub remaining: u64,
 }
 
+/// What the penalty of a limit says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ban {
+    /// Whether a ban denies the request.
+    pub in_force: bool,
+    /// How much longer it lasts; 0 without one.
+    pub left_ms: u64,
+}
+
+impl From<Verdict> for Ban {
+    fn from(verdict: Verdict) -> Ban {
+        Ban { in_force: !verdict.allowed, left_ms: verdict.retry_after_ms.unwrap_or(0) }
+    }
+}
+
+impl Ban {
+    /// Returns this verdict of the limit combined with what its penalty says.
+    fn over(self, own: Verdict) -> Verdict {
+        let Ban { in_force, left_ms } = self;
+        if !in_force {
+            return own;
+        }
+        Verdict {
+            allowed: false,
+            remaining: 0,
+            reset_after_ms: own.reset_after_ms.max(left_ms),
+            // `None` means never, so it wins.
+            retry_after_ms: own.retry_after_ms.map(|own| own.max(left_ms)),
+            delay_ms: 0,
+            ..own
+        }
+    }
+}
+
 impl CheckVerdict {
     /// Returns the verdict of a limit alone, at this time on the store's clock.
     pub fn new(own: Verdict, at_ms: u64) -> CheckVerdict {
@@ -198,17 +232,17 @@ impl CheckVerdict {
 
     /// Returns the combined verdict.
     pub fn together(&self) -> Verdict {
-        self.ban.map_or(self.own, |ban| self.own.under(ban))
+        self.ban.map_or(self.own, |ban| ban.over(self.own))
     }
 
     /// Returns whether both the limit and the penalty allow the request.
     pub fn allowed(&self) -> bool {
-        self.own.allowed && self.ban.is_none_or(|ban| ban.allowed)
+        self.own.allowed && self.ban.is_none_or(|ban| !ban.in_force)
     }
 
     /// Returns how much longer a ban lasts, if there is one.
     pub fn banned_ms(&self) -> Option<u64> {
-        self.ban.filter(|ban| !ban.allowed)?.retry_after_ms
+        self.ban.filter(|ban| ban.in_force).map(|ban| ban.left_ms)
     }
 }
 

@@ -157,7 +157,7 @@ impl Group {
         let check = |beside: &Beside| {
             let own = if beside.holds { of_budget(next()?, extras)? } else { verdict(next()?)? };
             let lease = if beside.leases { Some(granted(next()?)?) } else { None };
-            let ban = if beside.penalty { Some(verdict(next()?)?) } else { None };
+            let ban = if beside.penalty { Some(verdict(next()?)?.into()) } else { None };
             if beside.page {
                 next()?;
             }
