@@ -26,8 +26,8 @@ local ok, reply = pcall(function(key, asked)
     redis.call('DEL', key)
   end
   local flags = (allowed and 1 or 0) + (damaged and 4 or 0)
-  if extra then
-    return struct.pack('<dBddddd', now, flags + 8, remaining, reset_after, retry_after, delay or 0, extra)
+  if told_behind then
+    return struct.pack('<dBdddd', now, flags + 8, remaining, reset_after, retry_after, delay or 0) .. told_behind
   end
   return struct.pack('<dBdddd', now, flags, remaining, reset_after, retry_after, delay or 0)
 end, KEYS[1], ARGV[1])

@@ -553,7 +553,10 @@ local function decide_budget(
   local remaining = amount - used - reserved
   -- For usage records.
   charged_now = changed and charged_now + more + (corrected_at and correction or 0) or 0
-  extra = its_extra > 0 and its_extra or nil
+  -- Only a peek has no hits; operators look at counters by one.
+  local is_peek = hits == 0 and not charge and settles ~= 1 and settles ~= 3
+  local its_learned = is_peek and math.ceil(learned / LEARNED) or 0
+  told_behind = its_extra + its_learned > 0 and pack('<dd', its_extra, its_learned) or nil
   if not allowed then
     return changed and hash, kept - clock, false, max(remaining, 0), reset_at - clock, retry_after, nil, 0, charged_now
   end

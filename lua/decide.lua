@@ -8,8 +8,8 @@ local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local asked = ARGV[1]
 local answers = {}
--- The hits beyond the number of a budget, by the answer.
-local extra_hits = {}
+-- What follows behind all answers, by the answer.
+local behind = {}
 
 -- The counter that was last read or written.
 local last_key
@@ -30,9 +30,9 @@ local function read(key, algorithm)
 end
 
 local function answer(i, allowed, remaining, reset_after, retry_after, delay)
-  extra_hits[i] = extra
-  local flags = (allowed and 1 or 0) + (damaged and 4 or 0) + (extra and 8 or 0)
-  damaged, extra = false, nil
+  behind[i] = told_behind
+  local flags = (allowed and 1 or 0) + (damaged and 4 or 0) + (told_behind and 8 or 0)
+  damaged, told_behind = false, nil
   answers[i] = struct.pack(ANSWER, flags, remaining, reset_after, retry_after, delay or 0)
 end
 
@@ -357,7 +357,7 @@ local function decide_all()
       elseif damaged and hits ~= 0 then
         call('DEL', key)
       end
-      if damaged or extra then
+      if damaged or told_behind then
         answer(i, allowed, remaining, reset_after, retry_after, delay)
       else
         answers[i] = pack(ANSWER, allowed and 1 or 0, remaining, reset_after, retry_after, delay or 0)
@@ -375,7 +375,7 @@ local failure = ''
 repeat
   local ok, err = pcall(decide_all)
   if not ok then
-    damaged, extra = false, nil
+    damaged, told_behind = false, nil
     err = type(err) == 'table' and err.err or err
     local mark = 2
     if is_elsewhere(err) then
@@ -392,7 +392,7 @@ repeat
       else
         offset = offset + struct.size(CHECK) + (extras % 8 >= 4 and struct.size(CHARGE) or 0)
       end
-      answers[i], extra_hits[i] = undecided, nil
+      answers[i], behind[i] = undecided, nil
       i = i + 1
       if extras >= 16 then
         answers[i] = undecided
@@ -409,10 +409,10 @@ repeat
     until flags < 8
   end
 until ok
-local beyond = ''
-if next(extra_hits) then
+local last = ''
+if next(behind) then
   for place = 1, #answers do
-    beyond = beyond .. (extra_hits[place] and struct.pack('<d', extra_hits[place]) or '')
+    last = last .. (behind[place] or '')
   end
 end
-return struct.pack('<d', now) .. table.concat(answers) .. beyond .. failure
+return struct.pack('<d', now) .. table.concat(answers) .. last .. failure

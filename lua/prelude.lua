@@ -30,10 +30,11 @@
 --          counters; plus 4 if the counter was damaged and was decided as a new one), remaining (negative: by how much
 --          a counter that counts denials, or a budget, exceeds its number), reset_after (ms), retry_after (ms; -1:
 --          never), delay (ms). A budget that allows tells what streams hold instead of the last two: the number of
---          holds plus 16384 times the time until the first of them ends (ms), and their hits; plus 8 in `allowed` if it
-          has hits beyond its number, which then follow behind all answers as '<d'. For leases 1, the hits of
---          a new one, its end (ms since the epoch), all hits that are out, and 0; for a page zeros; then, if a request
---          could not be decided for another reason, the error of the last such request
+--          holds plus 16384 times the time until the first of them ends (ms), and their hits; plus 8 in `allowed` if
+--          '<dd' follows for it behind all answers: its hits beyond its number (topped up, or carried over), and for a
+--          peek what it has learned (hits; 0 if nothing). For leases 1, the hits of a new one, its end (ms since the
+--          epoch), all hits that are out, and 0; for a page zeros; then, if a request could not be decided for another
+--          reason, the error of the last such request
 --
 -- Lua computes in doubles: all numbers here are whole and below 2^53. Redis formats number arguments with 17 digits, so
 -- such numbers can be passed as they are.
@@ -47,8 +48,8 @@ local REMEMBERED = 3600000
 -- counter is decided as a new one, and the next take or refund replaces it.
 local damaged = false
 
--- The hits beyond the number of the budget decided last, if there are any: topped up, or carried over.
-local extra
+-- What the budget decided last tells behind all answers, if anything.
+local told_behind
 
 -- The error for damage that is found during a decision.
 local DAMAGED = 'the counter is damaged'

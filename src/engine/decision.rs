@@ -614,6 +614,7 @@ static BLOCKED: CheckVerdict = CheckVerdict {
         delay_ms: 0,
         held: None,
         extra: 0,
+        learned: 0,
     },
     ban: None,
     lease: None,

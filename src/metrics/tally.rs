@@ -194,6 +194,7 @@ mod tests {
                 delay_ms: 0,
                 held: None,
                 extra: 0,
+                learned: 0,
             }
         };
         let of = |verdict, hits| {

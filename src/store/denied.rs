@@ -406,6 +406,7 @@ mod tests {
             delay_ms: 0,
             held: None,
             extra: 0,
+            learned: 0,
         };
         Verdicts::from([Some(CheckVerdict::new(own, 0))])
     }

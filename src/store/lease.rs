@@ -587,6 +587,7 @@ mod tests {
             delay_ms: 0,
             held: None,
             extra: 0,
+            learned: 0,
         }
     }
 

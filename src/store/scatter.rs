@@ -21,7 +21,6 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::engine::algorithm::Verdict;
 use crate::engine::check::group::{self, Votes};
 use crate::engine::check::{Check, CheckVerdict, Partly, StoreError, Verdicts};
 use crate::engine::descriptor::Role;
@@ -226,8 +225,7 @@ fn note_returned(reply: &mut Reply, owed: &[(usize, Check)], returned: Verdicts)
     };
     for ((place, _), after) in owed.iter().zip(returned) {
         if let (Some(Some(verdict)), Some(after)) = (verdicts.get_mut(*place), after) {
-            let Verdict { remaining, excess, reset_after_ms, .. } = after.own;
-            verdict.own = Verdict { remaining, excess, reset_after_ms, ..verdict.own };
+            verdict.own = verdict.own.as_left(after.own);
         }
     }
 }

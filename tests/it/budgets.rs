@@ -86,7 +86,7 @@ fn a_settle_replaces_what_is_held_by_what_was_used() {
 #[test]
 fn a_budget_tells_what_is_used_what_is_held_and_until_when() {
     let mut budget = Budget::new(100, Unsettled::Charge);
-    let nothing = Held { hits: 0, holds: 0, first_ends_ms: 0 };
+    let nothing = Held::default();
     assert_eq!(budget.ask(0, Ask::Peek).held, Some(nothing));
     let first = budget.ask(1, Ask::Take(60)).held.unwrap();
     assert_eq!((first.hits, first.holds), (60, 1));
@@ -457,7 +457,7 @@ fn numbers_up_to_the_largest_are_held_and_settled_to_the_hit() {
     assert!(budget.hold(1, MAX_NUMBER - 2) && budget.hold(2, 1) && !budget.hold(3, 1));
     assert_eq!(budget.settle(1, MAX_NUMBER - 3), 1);
     assert_eq!(budget.settle(2, 3), 0);
-    let held = Held { hits: 0, holds: 0, first_ends_ms: 0 };
+    let held = Held::default();
     let verdict = budget.ask(0, Ask::Peek);
     assert_eq!((verdict.remaining, verdict.excess, verdict.held), (0, Some(1), Some(held)));
     // Beyond that, hits are no longer counted.
@@ -488,7 +488,7 @@ descriptors:
 }
 
 /// Over gRPC, in memory and in Redis: too large an estimate is none, too small a one is raised, and what is learned is
-/// held by who brings none.
+/// held by who brings none, and told to operators.
 #[tokio::test]
 async fn estimates_are_bounded_and_learned() {
     let rules = "
@@ -503,7 +503,13 @@ descriptors:
 ";
     let redis = Redis::start();
     for settings in [&[][..], &[&*format!("REDIS_URL={}", redis.url())]] {
-        let tollgate = Tollgate::start(rules, settings);
+        let admin = ["ADMIN_API=true", "ADMIN_TOKEN=a token of some length"];
+        let tollgate = Tollgate::start(rules, &[settings, &admin].concat());
+        let told = || {
+            let path = "/counters?domain=llm&tenant=acme&hold=none";
+            tollgate.admin("GET", path, "a token of some length").1[0]["budget"]["learned"].as_u64()
+        };
+        assert_eq!(told(), None, "nothing");
         let held = async |stream: &str, estimate: u64, used: u64| {
             let (_, before) = asks(&tollgate, &[("settle", "none", 0)]).await;
             let (code, left) = asks(&tollgate, &[("hold", stream, estimate)]).await;
@@ -518,6 +524,13 @@ descriptors:
         assert_eq!(held("d", 1_001, 101).await, 200, "more than the most is no estimate");
         let learned = held("e", 0, 100).await;
         assert!((201..=225).contains(&learned), "{learned}");
+        assert_eq!(told(), Some(u64::from(learned - learned / 80 - 1)), "after a stream that used less");
+        let mut read = command();
+        read.args(["counter", "get", "--domain", "llm", "--address", &format!("localhost:{}", tollgate.http_port)]);
+        read.args(["tenant=acme", "hold=none"]).env("ADMIN_TOKEN", "a token of some length");
+        let text = String::from_utf8(read.output().unwrap().stdout).unwrap();
+        let (_, words) = text.split_once("nine of ten streams use up to ").expect(&text);
+        assert!(words.starts_with("2"), "{text}");
         assert_eq!(held("f", 999_999, 100).await, learned - learned / 80 - 1, "a stream that used less lowers it");
     }
 }

@@ -606,16 +606,16 @@ fn a_reply_is_refused_or_says_something_to_each_check() {
         let groups: Vec<Group> = (0..rng.usize(1..4)).map(|_| Group::new(&checks(rng, "c"))).collect();
         let counters: usize = groups.iter().map(Group::counters).sum();
         let mut reply = f64::from(rng.u32(..)).to_le_bytes().to_vec();
-        // A budget may have hits beyond its number, which follow behind all answers.
-        let mut credits = Vec::new();
+        // A budget may tell two more numbers, which follow behind all answers.
+        let mut more = Vec::new();
         for _ in 0..counters {
-            let is_credited = rng.u8(..8) == 0;
-            reply.extend([rng.u8(..2) + if is_credited { 8 } else { 0 }]);
-            credits.extend(is_credited.then(|| f64::from(rng.u32(..))));
+            let tells_more = rng.u8(..8) == 0;
+            reply.extend([rng.u8(..2) + if tells_more { 8 } else { 0 }]);
+            more.extend(tells_more.then(|| [0; 2].map(|_| f64::from(rng.u32(..)))));
             reply.extend(rng.u32(..).to_le_bytes());
             (0..3).for_each(|_| reply.extend((rng.u32(..) as f64).to_le_bytes()));
         }
-        reply.extend(credits.into_iter().flat_map(f64::to_le_bytes));
+        reply.extend(more.into_iter().flatten().flat_map(f64::to_le_bytes));
         match rng.usize(..4) {
             0 => {}
             1 => reply = bytes(rng, TIME + counters * ANSWER + 50),
@@ -630,10 +630,10 @@ fn a_reply_is_refused_or_says_something_to_each_check() {
             else {
                 return;
             };
-            let credited = answers.chunks(ANSWER).filter(|answer| answer[0] & 8 != 0).count();
-            let are_whole = |credits: &[u8]| credits.as_chunks().0.iter().all(is_whole);
-            let are_credits = behind.get(..credited * 8).is_some_and(are_whole);
-            return assert!(!reply.first_chunk().is_some_and(is_whole) || !are_credits);
+            let told = answers.chunks(ANSWER).filter(|answer| answer[0] & 8 != 0).count();
+            let are_whole = |more: &[u8]| more.as_chunks().0.iter().all(is_whole);
+            let is_sound = behind.get(..told * 16).is_some_and(are_whole);
+            return assert!(!reply.first_chunk().is_some_and(is_whole) || !is_sound);
         };
         for (i, group) in groups.iter().enumerate() {
             let Ok(verdicts) = read.next(group) else { continue };

@@ -49,6 +49,7 @@ fn a_lease_is_as_large_as_the_demand_and_near_the_limit_there_is_none() {
             delay_ms: 0,
             held: None,
             extra: 0,
+            learned: 0,
         };
         account.question(demand, Duration::ZERO);
         account.note(&limit, told, Duration::ZERO);
@@ -73,6 +74,7 @@ fn a_clock_that_reads_a_little_less_than_before_breaks_nothing() {
         delay_ms: 0,
         held: None,
         extra: 0,
+        learned: 0,
     };
     account.note(&limit, told, at);
     let question = account.question(1, at);

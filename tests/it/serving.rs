@@ -137,6 +137,7 @@ impl Store for Crowded {
             delay_ms: 0,
             held: None,
             extra: 0,
+            learned: 0,
         };
         let known = CheckVerdict { is_known: true, ..CheckVerdict::new(own, 0) };
         check.key.as_str().contains("user=denied").then_some(known)

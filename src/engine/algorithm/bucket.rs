@@ -210,6 +210,7 @@ pub(super) fn decide(
         delay_ms: if allowed && hits > 0 && missing >= burst { leak(missing - burst, fraction) } else { 0 },
         held: None,
         extra: 0,
+        learned: 0,
     };
     let state = match state {
         // A larger amount than the present limit can use may matter to another limit, so it is stored unchanged.

@@ -392,6 +392,7 @@ pub(super) fn decide(
     let left = budget.amount() - budget.used() - budget.reserved();
     let clipped = |hits: i64| hits.max(0).unsigned_abs().min(MAX_NUMBER);
     let tells_own = hits > 0 || credit.is_some();
+    let is_peek = hits == 0 && charge.is_none() && settles.is_none() && credit.is_none();
     let verdict = Verdict {
         allowed,
         remaining: clipped(left),
@@ -399,8 +400,9 @@ pub(super) fn decide(
         reset_after_ms: reset_at - budget.clock,
         retry_after_ms,
         delay_ms: 0,
-        held: allowed.then(|| budget.told(tells_own)),
+        held: allowed.then(|| if tells_own { budget.begun } else { budget.told() }),
         extra: budget.change.account.extra,
+        learned: if is_peek { budget.change.account.learned.div_ceil(LEARNED) } else { 0 },
     };
     let (clock, changed) = (budget.clock, budget.changed);
     let kept = parameters.kept_ms(limit.period_ms).map_or(0, |kept| budget.time + kept);
@@ -566,11 +568,8 @@ impl<'s> Budget<'s> {
         self.change.account.ends.iter().map(|end| u64::from(end.holds)).sum()
     }
 
-    /// Returns what its own stream has begun to hold, or what was credited, or else what all streams hold.
-    fn told(&self, tells_own: bool) -> Held {
-        if tells_own {
-            return self.begun;
-        }
+    /// Returns what all streams hold.
+    fn told(&self) -> Held {
         let first = self.change.account.ends.first();
         let first_ends_ms = first.map_or(0, |end| told_ms(end.at - self.clock));
         Held { hits: self.reserved().unsigned_abs(), holds: self.holds() as u32, first_ends_ms }

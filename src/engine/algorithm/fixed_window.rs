@@ -132,6 +132,7 @@ pub(super) fn decide(
         delay_ms: 0,
         held: None,
         extra: 0,
+        learned: 0,
     };
     ((charged || set_back).then_some((State { window, count }, kept_ms)), verdict)
 }

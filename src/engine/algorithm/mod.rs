@@ -390,6 +390,8 @@ pub struct Verdict {
     pub held: Option<Held>,
     /// Hits of a budget beyond its number: topped up, or carried over into the present window.
     pub extra: u64,
+    /// For a peek at a budget, what nine of ten streams use at most, as far as it has been learned; otherwise 0.
+    pub learned: u64,
 }
 
 /// What streams in progress hold of a budget; or the hits of a credit, with one hold if they were credited now.
@@ -401,6 +403,15 @@ pub struct Held {
     pub holds: u32,
     /// Time until the first of the holds ends, if nothing settles it before; 0 if there is none.
     pub first_ends_ms: u64,
+}
+
+impl Verdict {
+    /// Returns this verdict on a request that another limit denies, with what is left of the counter by the other one.
+    #[must_use]
+    pub fn as_left(self, other: Verdict) -> Verdict {
+        let Verdict { remaining, excess, reset_after_ms, extra, learned, .. } = other;
+        Verdict { remaining, excess, reset_after_ms, extra, learned, ..self }
+    }
 }
 
 /// A verdict and its effect on the counter.

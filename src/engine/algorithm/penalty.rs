@@ -172,6 +172,7 @@ impl Penalty {
             delay_ms: 0,
             held: None,
             extra: 0,
+            learned: 0,
         };
         (changed.then(|| (State { since, until, denials }, until.saturating_sub(now))), verdict)
     }

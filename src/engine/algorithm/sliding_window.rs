@@ -90,6 +90,7 @@ pub(super) fn decide(
                 delay_ms: 0,
                 held: None,
                 extra: 0,
+                learned: 0,
             };
             return (Some((change, verdict.reset_after_ms)), verdict);
         }
@@ -173,6 +174,7 @@ pub(super) fn decide(
         delay_ms: 0,
         held: None,
         extra: 0,
+        learned: 0,
     };
     ((charged || set_back).then_some((Change::Other(State { index, counts }), reset_after_ms)), verdict)
 }

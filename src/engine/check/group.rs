@@ -96,10 +96,10 @@ pub fn decide<'s, C: Borrow<Check>>(
     group.effects.clear();
     index = 0;
     for (check, verdict) in checks.iter().map(Borrow::borrow).zip(verdicts.iter_mut().flatten()) {
-        let (Verdict { remaining, excess, reset_after_ms, extra, .. }, lease) = group.decide_own(index, check, true);
+        let (again, lease) = group.decide_own(index, check, true);
         group.decide_penalty(index + check.counters() - 1, check, verdict.own);
         index += check.counters();
-        verdict.own = Verdict { remaining, excess, reset_after_ms, extra, ..verdict.own };
+        verdict.own = verdict.own.as_left(again);
         verdict.lease = lease;
     }
     (verdicts, group.effects)

@@ -206,6 +206,9 @@ pub struct ExplainedBudget {
     /// Hits beyond the number: topped up, or carried over into the present window.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub extra: u64,
+    /// What nine of ten streams use at most, as far as it has been learned; 0 if nothing has.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub learned: u64,
 }
 
 /// The effect of a denial, by its name in rules.
@@ -438,12 +441,12 @@ fn is_zero(number: &u64) -> bool {
 impl ExplainedBudget {
     /// Returns what a peek tells of a budget; `None` for other limits.
     pub fn of(limit: &Limit, verdict: &counted::Verdict) -> Option<ExplainedBudget> {
-        let counted::Verdict { remaining, excess, held, extra, .. } = *verdict;
+        let counted::Verdict { remaining, excess, held, extra, learned, .. } = *verdict;
         let Held { hits: held, holds, first_ends_ms } = held?;
         let charged = limit.capacity_with(extra) + excess.unwrap_or(0);
         let used = charged.saturating_sub(remaining + held);
         let first_ends_after_ms = (holds > 0).then_some(first_ends_ms);
-        Some(ExplainedBudget { used, held, holds, first_ends_after_ms, extra })
+        Some(ExplainedBudget { used, held, holds, first_ends_after_ms, extra, learned })
     }
 }
 

@@ -167,14 +167,19 @@ impl fmt::Display for State {
 
 impl fmt::Display for ExplainedBudget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ExplainedBudget { used, held, holds, first_ends_after_ms, extra } = self;
+        let ExplainedBudget { used, held, holds, first_ends_after_ms, extra, learned } = self;
         write!(f, "{used} used")?;
         if *extra > 0 {
             write!(f, ", {extra} beyond the number")?;
         }
-        let Some(first_ends_after_ms) = first_ends_after_ms else { return Ok(()) };
-        let streams = if *holds == 1 { "stream" } else { "streams" };
-        write!(f, ", {held} held by {holds} {streams}, the first for at most {}", wait(*first_ends_after_ms))
+        if let Some(first_ends_after_ms) = first_ends_after_ms {
+            let streams = if *holds == 1 { "stream" } else { "streams" };
+            write!(f, ", {held} held by {holds} {streams}, the first for at most {}", wait(*first_ends_after_ms))?;
+        }
+        if *learned > 0 {
+            write!(f, ", nine of ten streams use up to {learned}")?;
+        }
+        Ok(())
     }
 }
 

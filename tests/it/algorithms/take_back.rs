@@ -311,6 +311,7 @@ fn only_what_was_charged_is_taken_back_and_by_nobody_but_the_limit() {
             delay_ms: 0,
             held: None,
             extra: 0,
+            learned: 0,
         };
         CheckVerdict::new(own, START)
     };

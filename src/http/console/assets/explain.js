@@ -49,8 +49,12 @@ function forCustomer(told, descriptors) {
 	return `${who} ${reason}. Please send the next one after ${clock(Date.now() + waitOf(limit))}, and at most ${numberOf(limit)} from then on.`;
 }
 
-const budget = ({ used, held, holds, first_ends_after_ms: first }) =>
-	`${count(used)} used${holds > 0 ? `, ${count(held)} held by ${count(holds)} ${holds === 1 ? 'stream' : 'streams'}, the first for at most ${duration(first)}` : ''}`;
+const budget = ({ used, held, holds, first_ends_after_ms: first, extra, learned }) => [
+	`${count(used)} used`,
+	extra > 0 && `${count(extra)} beyond the number`,
+	holds > 0 && `${count(held)} held by ${count(holds)} ${holds === 1 ? 'stream' : 'streams'}, the first for at most ${duration(first)}`,
+	learned > 0 && `nine of ten streams use up to ${count(learned)}`,
+].filter(Boolean).join(', ');
 
 function limitState({ state, lease, role, replaced_by: other, no_state: reason }) {
 	if (!state) return el('span.soft', other ? `replaced by ${other}` : (reason ?? 'no counter'));

@@ -34,8 +34,10 @@ const UNDECIDED: u8 = 2;
 const ELSEWHERE: u8 = 3;
 /// Added to "allowed" if the counter was damaged and was decided as a fresh one.
 const DAMAGED: u8 = 4;
-/// Added to "allowed" if a budget has hits beyond its number, which follow behind all answers.
-const EXTRA: u8 = 8;
+/// Added to "allowed" if a budget tells more, which follows behind all answers.
+const TELLS_MORE: u8 = 8;
+/// Bytes for what a budget tells there: its hits beyond its number, and what it has learned.
+const MORE: usize = 2 * 8;
 
 /// The slots of a Redis Cluster that hold the counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,12 +152,12 @@ impl Group {
         &self,
         at_ms: u64,
         answers: &[[u8; ANSWER]],
-        extras: &mut impl Iterator<Item = u64>,
+        more: &mut impl Iterator<Item = [u64; 2]>,
     ) -> Result<Verdicts, StoreError> {
         let mut answers = answers.iter();
         let mut next = || answers.next().ok_or(StoreError::Answer);
         let check = |beside: &Beside| {
-            let own = if beside.holds { of_budget(next()?, extras)? } else { verdict(next()?)? };
+            let own = if beside.holds { of_budget(next()?, more)? } else { verdict(next()?)? };
             let lease = if beside.leases { Some(granted(next()?)?) } else { None };
             let ban = if beside.penalty { Some(verdict(next()?)?.into()) } else { None };
             if beside.page {
@@ -294,8 +296,8 @@ pub struct Reply {
     answers: Vec<[u8; ANSWER]>,
     /// Number of answers taken so far.
     taken: usize,
-    /// The hits beyond their numbers of the budgets that are not taken yet.
-    extras: std::vec::IntoIter<u64>,
+    /// What the budgets that are not taken yet tell behind all answers.
+    more: std::vec::IntoIter<[u64; 2]>,
     /// The reason why some answers are undecided; empty if none is.
     failure: String,
     /// The names of the counters that were damaged.
@@ -311,12 +313,12 @@ impl Reply {
         let (at, bytes) = bytes.split_first_chunk::<TIME>().ok_or(StoreError::Answer)?;
         let (answers, failure) = bytes.split_at_checked(counters * ANSWER).ok_or(StoreError::Answer)?;
         let (answers, _) = answers.as_chunks::<ANSWER>();
-        let told = answers.iter().filter(|[flags, ..]| flags & EXTRA != 0).count();
-        let (extras, failure) = failure.split_at_checked(told * 8).ok_or(StoreError::Answer)?;
-        let extras = extras.as_chunks().0.iter().map(|bytes| time(*bytes)).collect::<Result<Vec<_>, _>>()?;
+        let told = answers.iter().filter(|[flags, ..]| flags & TELLS_MORE != 0).count();
+        let (more, failure) = failure.split_at_checked(told * MORE).ok_or(StoreError::Answer)?;
+        let numbers = more.as_chunks().0.iter().map(|bytes| time(*bytes)).collect::<Result<Vec<_>, _>>()?;
         let failure = String::from_utf8_lossy(failure).into_owned();
-        let (answers, extras) = (answers.to_vec(), extras.into_iter());
-        Ok(Reply { at_ms: time(*at)?, answers, taken: 0, extras, failure, damaged: Vec::new() })
+        let (answers, more) = (answers.to_vec(), numbers.as_chunks().0.to_vec().into_iter());
+        Ok(Reply { at_ms: time(*at)?, answers, taken: 0, more, failure, damaged: Vec::new() })
     }
 
     /// Returns whether a node of a cluster left the next group undecided because it does not have one of its counters.
@@ -338,7 +340,7 @@ impl Reply {
         }
         let damaged = group.keys().zip(answers).filter(|(_, [allowed, ..])| allowed & DAMAGED != 0);
         self.damaged.extend(damaged.map(|(key, _)| key.to_vec()));
-        group.verdicts(self.at_ms, answers, &mut self.extras)
+        group.verdicts(self.at_ms, answers, &mut self.more)
     }
 
     /// Returns the names of the damaged counters in the groups read so far.
@@ -374,19 +376,21 @@ fn verdict(answer: &[u8; ANSWER]) -> Result<Verdict, StoreError> {
         delay_ms: time(delay)?,
         held: None,
         extra: 0,
+        learned: 0,
     })
 }
 
-/// Parses the answer of a budget, given the hits beyond their numbers of those that have any. If it allows, its last
-/// two numbers tell what streams hold.
-fn of_budget(answer: &[u8; ANSWER], extras: &mut impl Iterator<Item = u64>) -> Result<Verdict, StoreError> {
+/// Parses the answer of a budget, given what budgets tell behind all answers. If it allows, its last two numbers tell
+/// what streams hold.
+fn of_budget(answer: &[u8; ANSWER], more: &mut impl Iterator<Item = [u64; 2]>) -> Result<Verdict, StoreError> {
     /// In one number: the number of holds, and so many times the time until the first of them ends.
     const HOLDS_TOLD: u64 = 16_384;
     let [flags, numbers @ ..] = *answer;
-    let extra = if flags & EXTRA == 0 { 0 } else { extras.next().ok_or(StoreError::Answer)? };
-    let mut answer = [flags & !EXTRA; ANSWER];
+    let tells_more = flags & TELLS_MORE != 0;
+    let [extra, learned] = if tells_more { more.next().ok_or(StoreError::Answer)? } else { [0; 2] };
+    let mut answer = [flags & !TELLS_MORE; ANSWER];
     answer[1..].copy_from_slice(&numbers);
-    let verdict = Verdict { extra, ..verdict(&answer)? };
+    let verdict = Verdict { extra, learned, ..verdict(&answer)? };
     let (Verdict { allowed: true, delay_ms: hits, .. }, Some(told)) = (verdict, verdict.retry_after_ms) else {
         return Ok(verdict);
     };
