@@ -10,6 +10,7 @@ use std::process::Stdio;
 
 use ::tollgate::wire::rate_limit_response::Code;
 use serde_json::{Value, json};
+use support::redis::Redis;
 use support::tollgate::{self, Tollgate, request};
 use support::{wait_until, wait_until_async};
 
@@ -442,4 +443,52 @@ async fn the_command_says_in_words_why_a_request_was_denied() {
     let output = crate::process::run(&["why", "--log", other.to_str().unwrap(), "user=ann"], &[]);
     let said = crate::process::text(&output.stderr);
     assert!(output.status.code() == Some(1) && said.contains("none of 2 lines is one of a decision log"), "{said}");
+}
+
+/// In memory and in Redis: a stream that brings no estimate holds that of the rule, and then what was learned.
+#[tokio::test]
+async fn a_stream_of_a_budget_is_told_by_what_it_holds_and_not_by_what_it_asks_for() {
+    let rules = "
+domain: llm
+descriptors:
+  - key: tenant
+    descriptors:
+      - key: hold
+        rate_limit: {name: tokens, algorithm: budget, unit: year, requests_per_unit: 1000, estimate: 455,
+                     learn_estimate: true, max_estimate: 900}
+";
+    let redis = Redis::start();
+    for settings in [&[][..], &[&*format!("REDIS_URL={}", redis.url())]] {
+        let (_folder, path) = log();
+        let place = format!("DECISION_LOG={}", path.display());
+        let service = Tollgate::start(rules, &[settings, &[&place, "DECISION_LOG_SAMPLE=1"]].concat());
+        for (key, stream, hits) in
+            [("hold", "a", 0), ("settle", "a", 200), ("hold", "b", 0), ("hold", "c", 0), ("hold", "d", 800)]
+        {
+            let mut call = request("llm", &[&[("tenant", "acme"), (key, stream)]]);
+            call.descriptors[0].hits_addend = Some(hits);
+            service.ask(call).await.unwrap();
+        }
+        let counted: Vec<_> =
+            lines(&path, 5).iter().map(|line| json!([line["outcome"], line["hits"], line["counted"]])).collect();
+        let expected = [
+            json!(["allowed", 0, 455]),
+            json!(["allowed", 200, 200]),
+            json!(["allowed", 0, 450]),
+            json!(["denied", 0, null]),
+            json!(["denied", 800, 800]),
+        ];
+        assert_eq!(counted, expected, "{settings:?}");
+        let output = crate::process::run(&["why", "--all", "--log", path.to_str().unwrap(), "tenant=acme"], &[]);
+        let said = crate::process::text(&output.stdout);
+        for words in [
+            "within the limit, holding 455 hits, 545 left",
+            "within the limit, settling for 200 hits, 800 left",
+            "within the limit, holding 450 hits, 350 left",
+            "it would hold an estimate that is not in the log, 350 left",
+            "it would hold 800 hits, 350 left",
+        ] {
+            assert!(said.contains(words), "{words}: {said}");
+        }
+    }
 }

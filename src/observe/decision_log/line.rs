@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use serde::Serialize;
 
 use crate::engine::adjustment::{Adjustment, Content};
-use crate::engine::algorithm::Limit;
+use crate::engine::algorithm::{Algorithm, Ask, Held, Limit};
 use crate::engine::asked::{Asked, Source};
 use crate::engine::decision::{Answer, DecidedBy, Decision, Limited, Never};
 use crate::engine::descriptor::{Descriptor, Request, Role};
@@ -39,7 +39,7 @@ pub(super) struct Line<'a> {
     rule: Option<Cow<'a, str>>,
     descriptor: Vec<Pair<'a>>,
     hits: i64,
-    /// The hits that a budget in money counts for all parts of a stream.
+    /// The hits that a stream of a budget holds or settles, for all its parts in the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     counted: Option<u64>,
     limit: Option<Number>,
@@ -128,6 +128,7 @@ impl<'a> OfCall<'a> {
     pub(super) fn of_failed(&self, asked: &'a Asked<'a>, cause: FailedBy) -> Option<Line<'a>> {
         Some(Line {
             rule: Some(self.values.label(asked.source)),
+            counted: counted(asked, None),
             limit: Some(Number::of(&asked.check.limit)),
             outcome: Outcome::Failed,
             reason: cause.name(),
@@ -168,7 +169,7 @@ impl<'a> Context<'a, '_> {
         let check = &limited.asked.check;
         Some(Line {
             rule: Some(self.call.values.label(limited.asked.source)),
-            counted: counted(limited),
+            counted: counted_by(limited),
             limit: Some(Number::of(of_rule(limited))),
             remaining: limited.remaining(),
             retry_after_ms: limited.known_retry_after_ms().filter(|_| limited.over()),
@@ -215,12 +216,30 @@ impl Number {
     }
 }
 
-/// Returns the hits that a limit in money counts, in place of those of the request; `None` for others, and for a part
-/// for which another line of the call has them.
-fn counted(limited: &Limited<'_>) -> Option<u64> {
-    let Asked { check, weighed, is_part, .. } = &limited.asked;
-    weighed.as_ref().filter(|_| !is_part)?;
-    Some(check.ask.settled().unwrap_or_else(|| limited.taken()))
+/// Returns the hits that a limit counts in place of those of the request: see [`counted`]. An adjustment that answers
+/// for a limit counts none.
+fn counted_by(limited: &Limited<'_>) -> Option<u64> {
+    let held = limited.own().and_then(|own| own.held);
+    limited.is_asked().then(|| counted(&limited.asked, held)).flatten()
+}
+
+/// Returns the hits that a stream holds or settles of a budget, or would hold if it was denied. `held` is what the
+/// counter says that it holds.
+///
+/// `None` for other limits, for a part for which another line of the call has the hits, and where they are unknown: a
+/// stream without an estimate holds what the counter has learned, which only the counter knows, and a denial does not
+/// tell it.
+fn counted(Asked { check, is_part, .. }: &Asked<'_>, held: Option<Held>) -> Option<u64> {
+    if check.limit.algorithm() != Algorithm::Budget || *is_part {
+        return None;
+    }
+    match (check.ask, held) {
+        (Ask::Settle(hits), _) => Some(hits),
+        (Ask::Take(_), Some(held)) => Some(held.hits),
+        (Ask::Take(hits), None) => Some(hits).filter(|_| check.caller.learned.is_none()),
+        (Ask::Peek, _) => Some(0),
+        (Ask::Refund(_) | Ask::Credit(_) | Ask::Reset | Ask::TakeBack(_), _) => None,
+    }
 }
 
 /// Returns the adjustments that apply to a limit.
@@ -248,5 +267,108 @@ fn reason(limited: &Limited<'_>) -> &'static str {
         DecidedBy::Store if limited.over() => "over",
         DecidedBy::Store => "within",
         without_counter => without_counter.name(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::engine::descriptor::Entry;
+    use crate::engine::plan::{Names, Plan, PlanOptions};
+    use crate::engine::rules::Rules;
+    use crate::observe::decision_log::tests::rules;
+    use crate::store::memory::MemoryStore;
+
+    const RULES: &str = "
+domain: shop
+prices: {small: 2.5, free: 0}
+descriptors:
+- {key: user, rate_limit: {unit: year, requests_per_unit: 10, cost: 2}}
+- key: bounded
+  descriptors:
+  - key: hold
+    rate_limit: {algorithm: budget, unit: year, requests_per_unit: 1000,
+                 estimate: 455, min_estimate: 100, max_estimate: 800}
+- key: learned
+  descriptors:
+  - {key: hold, rate_limit: {algorithm: budget, unit: year, requests_per_unit: 1000, estimate: 455,
+                             learn_estimate: true}}
+- key: money
+  descriptors:
+  - {key: hold, rate_limit: {algorithm: budget, unit: year, requests_per_unit: 1000000, weigh_by: [model]}}
+";
+
+    /// A descriptor: its first key, whether a stream holds or settles, the stream, and hits.
+    type Part<'p> = (&'p str, &'p str, &'p str, u64);
+
+    struct World {
+        rules: Rules,
+        store: MemoryStore,
+    }
+
+    impl World {
+        fn new() -> World {
+            World { rules: rules(RULES), store: MemoryStore::default() }
+        }
+
+        /// Returns the outcome of each part of a call, its hits, and what counts.
+        fn call(&self, parts: &[Part<'_>]) -> Vec<Value> {
+            let descriptor = |(first, key, stream, hits): &Part<'_>| {
+                let mut entries = vec![(*first, "acme"), (*key, *stream)];
+                entries.extend((*first == "money").then_some(("model", "small")));
+                entries.retain(|(key, _)| !key.is_empty());
+                let entry = |(key, value): (&str, &str)| Entry { key: key.into(), value: value.into() };
+                let entries = entries.into_iter().map(entry).collect();
+                Descriptor { entries, ask: Ask::take(*hits).unwrap(), limit: None }
+            };
+            let request = Request { domain: "shop".into(), descriptors: parts.iter().map(descriptor).collect() };
+            let options = PlanOptions::default();
+            let plan = Plan::new(&options, &self.rules, &request, Names::default());
+            let verdicts = self.store.decide(plan.asked()).unwrap();
+            let decision = plan.conclude(&verdicts);
+            let id = CallId { instance: "toll-1", call: 1, request_id: None };
+            let call = OfCall { time: SystemTime::now(), request: &request, values: &Values::Plain, id };
+            let context = Context { call, decision: &decision };
+            let line = |limited| {
+                let line = serde_json::to_value(context.of_limit(limited, None).unwrap()).unwrap();
+                json!([line["outcome"], line["hits"], line["counted"]])
+            };
+            decision.limits.iter().map(line).collect()
+        }
+    }
+
+    #[test]
+    fn a_line_of_a_budget_tells_what_a_stream_holds_and_settles_for() {
+        let world = World::new();
+        let call = |parts: &[(&str, &str, u64)]| {
+            world.call(&parts.iter().map(|(key, stream, hits)| ("bounded", *key, *stream, *hits)).collect::<Vec<_>>())
+        };
+        assert_eq!(call(&[("hold", "a", 0)]), [json!(["allowed", 0, 455])], "the estimate of the rule");
+        assert_eq!(call(&[("hold", "b", 20)]), [json!(["allowed", 20, 100])], "the least");
+        assert_eq!(call(&[("hold", "c", 300)]), [json!(["allowed", 300, 300])], "its own");
+        assert_eq!(call(&[("settle", "c", 70)]), [json!(["allowed", 70, 70])]);
+        let parts = [json!(["allowed", 30, 70]), json!(["allowed", 40, null])];
+        assert_eq!(call(&[("settle", "b", 30), ("settle", "b", 40)]), parts, "once for all parts");
+        assert_eq!(call(&[("hold", "d", 900)]), [json!(["denied", 900, 455])], "as if it had brought none");
+        assert_eq!(call(&[("settle", "d", 0)]), [json!(["allowed", 0, 0])]);
+        assert_eq!(world.call(&[("user", "", "", 3)]), [json!(["allowed", 3, null])], "no budget");
+        let money = [json!(["allowed", 100, 500_000]), json!(["allowed", 100, null])];
+        assert_eq!(world.call(&[("money", "hold", "a", 100), ("money", "hold", "a", 100)]), money);
+        assert_eq!(world.call(&[("money", "hold", "b", 300)]), [json!(["denied", 300, 750_000])]);
+    }
+
+    #[test]
+    fn a_learned_estimate_is_told_where_it_is_held_and_not_guessed_where_it_is_denied() {
+        let world = World::new();
+        let call = |key, stream, hits| world.call(&[("learned", key, stream, hits)]).remove(0);
+        assert_eq!(call("hold", "a", 0), json!(["allowed", 0, 455]), "nothing is learned yet");
+        assert_eq!(call("settle", "a", 200), json!(["allowed", 200, 200]));
+        assert_eq!(call("hold", "b", 0), json!(["allowed", 0, 450]), "learned");
+        assert_eq!(call("hold", "c", 0), json!(["denied", 0, null]), "unknown");
+        assert_eq!(call("hold", "d", 400), json!(["denied", 400, 400]), "its own");
+        assert_eq!(call("settle", "e", 10), json!(["allowed", 10, 10]));
+        assert_eq!(call("hold", "e", 0), json!(["allowed", 0, 0]), "its settle had overtaken it");
     }
 }

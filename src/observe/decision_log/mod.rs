@@ -387,7 +387,7 @@ mod tests {
         assert_eq!(calls.len(), THREADS * REQUESTS, "each call has a number of its own");
     }
 
-    fn rules(text: &str) -> Rules {
+    pub(super) fn rules(text: &str) -> Rules {
         let file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
         std::fs::write(&file, text).unwrap();
         load::load(&Sources { paths: vec![file.path().to_owned()] }, &LoadOptions::default()).unwrap().rules

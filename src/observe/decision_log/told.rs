@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::engine::algorithm::Algorithm;
 use crate::engine::clock::timestamp;
-use crate::engine::descriptor::{counted, per};
+use crate::engine::descriptor::{HOLD_KEY, SETTLE_KEY, counted, per};
 use crate::engine::printable::printable;
 
 /// A line of the log. Fields that another version has and this one does not know are left out.
@@ -26,7 +27,7 @@ pub struct Told {
     /// Number of hits requested.
     #[serde(default)]
     pub hits: i64,
-    /// Number of hits that a budget in money counts for them.
+    /// Number of hits that a stream of a budget holds or settles, or would hold; `None` if the line does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counted: Option<u64>,
     /// The limit's number and period.
@@ -85,6 +86,15 @@ pub struct Number {
     pub period_ms: Option<u64>,
 }
 
+/// The call of a stream to a budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OfStream {
+    /// The stream begins.
+    Hold,
+    /// The stream ends.
+    Settle,
+}
+
 /// An adjustment of a limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Adjusted {
@@ -127,10 +137,10 @@ impl Told {
                 format!("Requests with {whose} were denied too often, and are blocked until {returns} UTC.")
             }
             ("banned", _, None) => format!("Requests with {whose} were denied too often, and are blocked."),
-            ("over" | "known_denial" | "failure_mode_local", Some(limit), _) if self.never => format!(
-                "A request with {whose} asked for {} at once, more than {limit} ever allow. Please ask for less.",
-                self.counted.map_or(self.hits.into(), i128::from)
-            ),
+            ("over" | "known_denial" | "failure_mode_local", Some(limit), _) if self.never => {
+                let asked = self.asked().map_or(String::new(), |hits| format!("{hits} at once, "));
+                format!("A request with {whose} asked for {asked}more than {limit} ever allow. Please ask for less.")
+            }
             ("over" | "known_denial" | "failure_mode_local", Some(limit), Some(returns)) => format!(
                 "Requests with {whose} have used all of {limit}. Please send the next one after {returns} UTC, and at \
                  most {limit} from then on."
@@ -165,15 +175,41 @@ impl Told {
         self.descriptor.iter().map(pair).collect::<Vec<_>>().join(" ")
     }
 
+    /// Returns whether a stream begins or ends; `None` if the limit is no budget.
+    fn of_stream(&self) -> Option<OfStream> {
+        self.limit.as_ref().filter(|limit| limit.algorithm == Algorithm::Budget.name())?;
+        // Entries that choose a price may follow, and have other keys.
+        self.descriptor.iter().rev().find_map(|pair| match &*pair.key {
+            HOLD_KEY => Some(OfStream::Hold),
+            SETTLE_KEY => Some(OfStream::Settle),
+            _ => None,
+        })
+    }
+
+    /// Returns the hits that the limit was asked for. `None` if a stream brought no estimate, and the line does not say
+    /// which one it got.
+    fn asked(&self) -> Option<u64> {
+        let brought = Some(self.hits.unsigned_abs()).filter(|hits| *hits > 0 || self.of_stream().is_none());
+        self.counted.or(brought)
+    }
+
     /// Returns what the reason means for this request.
     fn cause(&self) -> String {
         let left = self.remaining.map(|left| format!(", {left} left")).unwrap_or_default();
         match &*self.reason {
             "over" => {
-                let hits = self.counted.unwrap_or(self.hits.unsigned_abs());
-                format!("it asked for {}{left}", counted(hits, "hit"))
+                let verb =
+                    if self.of_stream().is_some() && self.counted.is_some() { "would hold" } else { "asked for" };
+                match self.asked() {
+                    Some(hits) => format!("it {verb} {}{left}", counted(hits, "hit")),
+                    None => format!("it would hold an estimate that is not in the log{left}"),
+                }
             }
-            "within" => format!("within the limit{left}"),
+            "within" => match (self.of_stream(), self.counted.map(|hits| counted(hits, "hit"))) {
+                (Some(OfStream::Hold), Some(hits)) => format!("within the limit, holding {hits}{left}"),
+                (Some(OfStream::Settle), Some(hits)) => format!("within the limit, settling for {hits}{left}"),
+                _ => format!("within the limit{left}"),
+            },
             "banned" => "banned by a penalty after earlier denials".to_owned(),
             "adjustment" => "decided by an adjustment".to_owned(),
             "skipped" => "not asked, because another limit denied the request".to_owned(),
@@ -313,5 +349,34 @@ mod tests {
         assert!(text.contains("\n  adjusted: block, by bob: a flood (flood)\n"), "{text}");
         assert!(text.contains("\n  12 denials of this limit before it have no line\n"), "{text}");
         assert!(!text.contains("never pass") && adjusted.for_client().contains("blocked by an operator"), "{text}");
+    }
+
+    #[test]
+    fn streams_of_a_budget_are_told_by_what_they_hold_and_settle_for() {
+        let stream = |key: &str, hits, outcome: &str| {
+            let mut line = told(outcome);
+            line.descriptor.push(Pair { key: key.to_owned(), value: Some("1".to_owned()) });
+            line.descriptor.push(Pair { key: "model".to_owned(), value: Some("small".to_owned()) });
+            let number = Number { algorithm: "budget".to_owned(), number: 400, period_ms: Some(60_000) };
+            (line.hits, line.limit, line.remaining) = (hits, Some(number), Some(12));
+            line
+        };
+        let denied = r#""retry_after_ms":9,"outcome":"denied","reason":"over""#;
+        let passed = r#""retry_after_ms":null,"outcome":"allowed","reason":"within""#;
+        for (key, hits, outcome, counted, cause) in [
+            ("hold", 0, denied, Some(455), "it would hold 455 hits, 12 left"),
+            ("hold", 0, denied, None, "it would hold an estimate that is not in the log, 12 left"),
+            ("hold", 500, denied, None, "it asked for 500 hits, 12 left"),
+            ("hold", 0, passed, Some(455), "within the limit, holding 455 hits, 12 left"),
+            ("settle", 1, passed, Some(2_500), "within the limit, settling for 2500 hits, 12 left"),
+            ("settle", 1, passed, None, "within the limit, 12 left"),
+        ] {
+            let line = Told { counted, ..stream(key, hits, outcome) };
+            assert_eq!(line.cause(), cause);
+        }
+        let never = Told { never: true, ..stream("hold", 0, denied) };
+        assert!(never.for_client().contains("asked for more than 400 per minute ever allow"), "{}", never.for_client());
+        let never = Told { counted: Some(455), ..never };
+        assert!(never.for_client().contains("asked for 455 at once, more than 400"), "{}", never.for_client());
     }
 }
