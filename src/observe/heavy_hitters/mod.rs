@@ -498,6 +498,24 @@ descriptors:
     }
 
     #[test]
+    fn streams_of_a_budget_are_one_key_that_weighs_what_they_hold() {
+        let rules = "
+domain: shop
+descriptors:
+- key: tenant
+  descriptors:
+  - {key: hold, rate_limit: {algorithm: budget, unit: year, requests_per_unit: 1000, min_estimate: 50}}
+";
+        let world = World::new(rules, Values::Plain);
+        for (key, stream, hits) in [("hold", "1", 30), ("hold", "2", 70), ("settle", "1", 20), ("settle", "3", 10)] {
+            world.ask(&[("tenant", "acme"), (key, stream)], hits);
+        }
+        let pair = |key: &str, value: &str| Pair { key: key.into(), value: Some(value.into()) };
+        let told: Vec<_> = world.top(By::Hits).into_iter().map(|key| (key.descriptor.unwrap(), key.hits)).collect();
+        assert_eq!(told, [(vec![pair("tenant", "acme"), pair("hold", "*")], Some(120))]);
+    }
+
+    #[test]
     fn hidden_and_hashed_values_are_nowhere_also_not_in_the_name_of_a_rule() {
         for values in [Values::Hidden, Values::hashed("a key of sixteen")] {
             let world = World::new(RULES, values);

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::Shared;
-use crate::engine::descriptor::{Entry, Request};
+use crate::engine::descriptor::{Entry, HOLD_KEY, Request};
 use crate::engine::rules::{Allowance, Rule, Rules};
 
 /// A share of all keys.
@@ -128,7 +128,9 @@ impl<const N: usize> Sampling<N> {
         // Entries that choose a price are no part of a counter.
         let counted = rules.iter().map(|rule| rule.levels()).min().unwrap_or(entries.len());
         for (level, entry) in entries.iter().enumerate().take(counted) {
-            add(&entry.key);
+            // What a stream settles belongs to the counter of which it held hits.
+            let is_settle = |rule: &&Rule| level + 1 == rule.levels() && rule.settles(entries);
+            add(if rules.iter().any(is_settle) { HOLD_KEY } else { &entry.key });
             let is_shared = |rule: &&Rule| rule.shared_pattern(level).is_some() || names_holder(rule, level);
             if !rules.iter().any(is_shared) {
                 add(&entry.value);
@@ -163,6 +165,7 @@ mod tests {
     use super::*;
     use crate::engine::algorithm::Ask;
     use crate::engine::descriptor::Descriptor;
+    use crate::sources::files::load::{self, LoadOptions, Sources};
 
     /// Instances of different versions run side by side during an update, and must sample the same keys: other numbers
     /// here are a change that release notes name.
@@ -180,5 +183,37 @@ mod tests {
         let pair = |number: &u32| picks(vec![entry("user", &format!("u{number}")), entry("page", "/")]);
         let of_two: Vec<u32> = (0..10_000).filter(pair).collect();
         assert_eq!((of_two.len(), &of_two[..3]), (97, &[145, 191, 320][..]));
+    }
+
+    #[test]
+    fn what_a_stream_settles_is_sampled_with_what_its_counter_holds() {
+        let file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
+        let rules = "
+domain: shop
+prices: {small: 1}
+descriptors:
+- key: tenant
+  descriptors:
+  - {key: hold, rate_limit: {algorithm: budget, unit: day, requests_per_unit: 9, weigh_by: [model]}}
+- key: settle
+  rate_limit: {unit: day, requests_per_unit: 9}
+";
+        std::fs::write(&file, rules).unwrap();
+        let sources = Sources { paths: vec![file.path().to_owned()] };
+        let rules = load::load(&sources, &LoadOptions::default()).unwrap().rules;
+        let sampling = Sampling::new(Share::new(0.1), [Arc::new(rules) as Shared]);
+        let picks = |tenant: u32, key: &str, more: &[(&str, &str)]| {
+            let tenant = tenant.to_string();
+            let entries = [("tenant", &*tenant), (key, "1")].into_iter().chain(more.iter().copied());
+            let entries = entries.map(|(key, value)| Entry { key: key.into(), value: value.into() }).collect();
+            let descriptor = Descriptor { entries, ask: Ask::Take(1), limit: None };
+            sampling.picks_any(&Request { domain: "shop".into(), descriptors: vec![descriptor] })
+        };
+        let holds: Vec<u32> = (0..1_000).filter(|tenant| picks(*tenant, "hold", &[])).collect();
+        let settles = |more: &[(&str, &str)]| -> Vec<u32> {
+            (0..1_000).filter(|tenant| picks(*tenant, "settle", more)).collect()
+        };
+        assert!((50..200).contains(&holds.len()), "{}", holds.len());
+        assert_eq!((&settles(&[]), &settles(&[("model", "small")])), (&holds, &holds));
     }
 }
