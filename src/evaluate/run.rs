@@ -13,7 +13,7 @@ use crate::engine::check::StoreError;
 use crate::engine::decision::{Answer, Decision, Limited};
 use crate::engine::descriptor::{Entry, Request};
 use crate::engine::plan::Plan;
-use crate::engine::rules::{Allowance, RuleLimit};
+use crate::engine::rules::{Allowance, Rule, RuleLimit};
 use crate::observe::redaction::Values;
 use crate::store::memory::{self, Name};
 
@@ -210,7 +210,7 @@ impl<'r> Run<'r> {
             }
             let Source::Rule(_, limit) = limited.asked.source else { continue };
             let key = own.unwrap_or_else(|| self.evaluator.name(&check.key));
-            let hits = check.ask.taken();
+            let hits = limited.taken();
             if limited.over() {
                 let name = || name(limited, arrival.request, &self.options.values).into();
                 self.tallies[limit.id].deny(arrival.at_ms, (key, hits), &mut self.room, name);
@@ -229,13 +229,15 @@ impl<'r> Run<'r> {
 }
 
 /// Returns the display name of the key that a limit counts: its descriptor's entries, with a pattern for values that
-/// share a counter, and with values as far as they are shown.
+/// share a counter, as all streams do, and with values as far as they are shown.
 fn name(limited: &Limited<'_>, request: &Request, values: &Values) -> String {
     let rule = match limited.asked.source {
         Source::Rule(rule, _) => Some(rule),
         Source::Override(_) => None,
     };
-    let shared = |level| rule.and_then(|rule| rule.shared_pattern(level));
+    let has_holders = limited.asked.check.limit.algorithm().has_holders();
+    let holder = |rule: &Rule, level| (has_holders && level + 1 == rule.levels()).then_some("*");
+    let shared = |level| rule.and_then(|rule| rule.shared_pattern(level).or(holder(rule, level)));
     let entries = &request.descriptors[limited.asked.check.descriptor].entries;
     let entries = rule.map_or(&**entries, |rule| rule.split(entries).0).iter().enumerate();
     let entry = |(level, entry): (usize, &Entry)| match values.shown(shared(level).unwrap_or(&entry.value)) {

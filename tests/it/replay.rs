@@ -269,6 +269,7 @@ fn streams_are_replayed_by_their_duration_and_each_request_has_a_verdict() {
         let all = [&map[..], &["--verdicts", "verdicts.jsonl", "--id", "%id%", "log.json"], more].concat();
         let report = printed(&folder, &all);
         assert!(!report.contains("not replayed"), "{report}");
+        assert!(report.contains("    user=ann stream=*  2 of 7\n"), "streams share a counter: {report}");
         let lines = std::fs::read_to_string(folder.path().join("verdicts.jsonl")).unwrap();
         lines.lines().map(str::to_owned).collect()
     };
