@@ -148,6 +148,16 @@ impl Watched {
     }
 }
 
+/// Returns whether a server says that it is a master. A Sentinel that promotes it closes its connections.
+async fn is_master(redis: &Redis) -> bool {
+    let ask = async || {
+        let client = deadpool_redis::redis::Client::open(redis.url())?;
+        let mut connection = client.get_multiplexed_async_connection().await?;
+        deadpool_redis::redis::cmd("INFO").arg("replication").query_async::<String>(&mut connection).await
+    };
+    ask().await.is_ok_and(|info| info.contains("role:master"))
+}
+
 /// Returns a Sentinel's reply as pairs, several nodes one after the other.
 async fn said(port: u16, words: &[&str]) -> Vec<(String, String)> {
     try_said(port, words).await.unwrap()
@@ -300,6 +310,44 @@ async fn a_planned_failover_loses_no_durable_charge_and_moves_connections_once()
     assert_eq!(moves(), BTreeSet::from([(old, master.tcp_address())]), "there, and not back");
     // Every request that passed is charged where decisions are made now.
     let (admitted, charged) = (answers.ok(), count(master).await);
+    assert!(charged >= admitted, "{admitted} admitted, {charged} charged");
+}
+
+/// A replica that is not promoted follows the old master until it is told otherwise, and must not confirm alone what is
+/// lost then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinels_that_fall_silent_during_a_failover_cost_no_durable_charge() {
+    let watched = Watched::start_with(2, &[], "").await;
+    let settings = ["REDIS_TYPE=sentinel", "REDIS_TIMEOUT=400ms", "LOCAL_CACHE_SIZE_IN_BYTES=0"];
+    let tollgate = Tollgate::start(DURABLE, &[&[&*watched.setting()], &settings[..]].concat());
+    assert_decides(&tollgate).await;
+    let (answers, tasks) = load(&tollgate, 4).await;
+    wait_until("some have passed", || answers.ok() > 20);
+    let says = |text: &str| tollgate.logs().iter().any(|line| line["message"].as_str().unwrap().contains(text));
+    watched.sentinels[1..].iter().for_each(Redis::freeze);
+    wait_until("two are silent", || says("the sentinels do not answer"));
+    try_said(watched.ports[0], &["SENTINEL", "FAILOVER", "main"]).await.unwrap();
+    let mut promoted = None;
+    wait_until_async("a replica is promoted", async || {
+        for (place, redis) in watched.redis.iter().enumerate().skip(1) {
+            if is_master(redis).await {
+                promoted = Some(place);
+            }
+        }
+        promoted.is_some()
+    })
+    .await;
+    watched.sentinels[0].freeze();
+    tokio::time::sleep(Duration::from_millis(1_200)).await;
+    watched.sentinels.iter().for_each(Redis::thaw);
+    wait_until("they name the promoted replica", || says("the sentinels name another master"));
+    let before = answers.ok();
+    wait_until("it decides", || answers.ok() > before + 20);
+    answers.ends.store(true, Ordering::SeqCst);
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let (admitted, charged) = (answers.ok(), count(&watched.redis[promoted.unwrap()]).await);
     assert!(charged >= admitted, "{admitted} admitted, {charged} charged");
 }
 

@@ -143,7 +143,10 @@ impl Batcher {
             reply = match self.link.load(&connection, loads).await {
                 Ok(()) => {
                     batch.leave_out_the_gone();
-                    self.hand_over(&connection, &batch).wait_by(&self.deadlines, timeout).await
+                    match self.hand_over(&connection, &batch) {
+                        Ok(call) => call.wait_by(&self.deadlines, timeout).await,
+                        Err(fault) => Err(fault),
+                    }
                 }
                 Err(fault) => Err(fault),
             };
@@ -207,13 +210,17 @@ impl Batcher {
             while let Some(connection) = over.clone() {
                 let loads = self.link.loads();
                 let span = batch.span();
-                let (at, call) = (Instant::now(), self.hand_over(&connection, &batch));
-                if !connection.never_sent(&call) {
-                    self.link.note_call(batch.requests());
-                    return Some(Sent { batch, connection, call, at, loads, span });
-                }
+                let at = Instant::now();
+                let fault = match self.hand_over(&connection, &batch) {
+                    Ok(call) if !connection.never_sent(&call) => {
+                        self.link.note_call(batch.requests());
+                        return Some(Sent { batch, connection, call, at, loads, span });
+                    }
+                    Ok(_) => Fault::Lost("Redis has closed it".to_owned()),
+                    Err(fault) => fault,
+                };
                 span.iter().for_each(|span| span.fail("connection"));
-                self.link.note(&connection, &Fault::Lost("Redis has closed it".to_owned()));
+                self.link.note(&connection, &fault);
                 *over = self.any();
             }
             batch.answer(Err(self.link.down().into()));
@@ -238,10 +245,10 @@ impl Batcher {
         if self.is_durable { self.link.choose_durable(self.worker) } else { self.link.choose(self.worker) }
     }
 
-    fn hand_over(&self, connection: &Connection, batch: &Batch) -> Call {
-        let confirmation = self.is_durable.then(|| self.link.confirmation());
+    fn hand_over(&self, connection: &Connection, batch: &Batch) -> Result<Call, Fault> {
+        let confirmation = if self.is_durable { Some(self.link.confirmation(connection)?) } else { None };
         let manner = Manner { is_asking: batch.is_asking(), confirmation };
-        connection.send_as(script::call(batch.groups()), manner)
+        Ok(connection.send_as(script::call(batch.groups()), manner))
     }
 }
 

@@ -177,11 +177,19 @@ impl Link {
         }
     }
 
-    /// Returns how a durable charge must be confirmed.
-    pub(crate) fn confirmation(&self) -> Confirmation {
+    /// Returns how a durable charge over this connection must be confirmed.
+    ///
+    /// # Errors
+    /// If the connection leads to a previous master. Replicas that still follow it would confirm what is lost.
+    pub(crate) fn confirmation(&self, connection: &Connection) -> Result<Confirmation, Fault> {
+        let dialer = self.shared.pool.manager();
+        // Before the master is read: both change at once.
+        let replicas = dialer.confirming();
+        if let Some(now) = dialer.moved_from(connection.place()) {
+            return Err(Fault::Lost(format!("the master was {} and is {now}", connection.place())));
+        }
         // Half of the timeout, so that waiting for replicas is not mistaken for silence.
-        let within = self.confirmations.within(self.timeout() / 2);
-        Confirmation { replicas: self.shared.pool.manager().confirming(), within }
+        Ok(Confirmation { replicas, within: self.confirmations.within(self.timeout() / 2) })
     }
 
     /// Notes whether replicas confirmed a durable charge.

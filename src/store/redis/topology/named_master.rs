@@ -6,6 +6,10 @@
 //!   raises its configuration before it names the promoted replica, so both addresses appear under one number.
 //! - Sentinels may lose their state and start again at configuration 0. So an older configuration wins once a majority
 //!   has named one master for [`OVERRULED`] and no Sentinel has named the recorded one.
+//!
+//! What a silent Sentinel has said of a failover and of replicas counts for [`REMEMBERED`]. It may have begun a
+//! failover before it fell silent: a replica that is promoted then follows the old master no more, but others still do,
+//! and would confirm durable charges that are lost. What it said of a master that has been replaced counts no more.
 
 use std::time::Duration;
 
@@ -15,6 +19,10 @@ use crate::store::redis::topology::address::Place;
 
 /// Time for which an answer is used.
 const FRESH: Duration = Duration::from_secs(2);
+
+/// Time for which the last answer of a silent Sentinel counts for failovers and replicas. By then the other Sentinels
+/// have learned of a failover that it led, or have given it up.
+const REMEMBERED: Duration = Duration::from_secs(10);
 
 /// Time for which a majority must name a master of an older configuration. Sentinels exchange a new configuration
 /// within two seconds, so a majority that has only missed a failover does not last this long.
@@ -39,11 +47,16 @@ pub(super) struct NamedMaster {
     known: Option<Known>,
     /// The time since which a majority has named another master by an older configuration.
     overruled: Option<Instant>,
+    /// The number of replicas that the last answers told.
+    replicas: usize,
 }
 
-/// The last answer of a Sentinel.
+/// What a Sentinel has said.
 #[derive(Default)]
-struct Heard(Option<(SentinelAnswer, Instant)>);
+struct Heard {
+    last: Option<(SentinelAnswer, Instant)>,
+    is_silent: bool,
+}
 
 struct Known {
     master: Place,
@@ -56,7 +69,7 @@ impl NamedMaster {
     /// Creates the record of this number of Sentinels, before any answer.
     pub(super) fn new(sentinels: usize) -> NamedMaster {
         let sentinels = (0..sentinels).map(|_| Heard::default()).collect();
-        NamedMaster { sentinels, known: None, overruled: None }
+        NamedMaster { sentinels, known: None, overruled: None, replicas: 0 }
     }
 
     /// Returns the master.
@@ -72,7 +85,14 @@ impl NamedMaster {
     /// Records the answer of the Sentinel with this index. Returns the master if it has changed.
     pub(super) fn note(&mut self, sentinel: usize, answer: SentinelAnswer, now: Instant) -> Option<Place> {
         let (master, epoch) = (answer.master.clone(), answer.epoch);
-        self.sentinels[sentinel] = Heard(Some((answer, now)));
+        self.sentinels[sentinel] = Heard { last: Some((answer, now)), is_silent: false };
+        let moved = self.choose(master, epoch, now);
+        self.replicas = self.remembered(now).map(|answer| answer.replicas).max().unwrap_or(0);
+        moved
+    }
+
+    /// Chooses between the recorded master and the one that a Sentinel names. Returns it if it is another one.
+    fn choose(&mut self, master: Place, epoch: u64, now: Instant) -> Option<Place> {
         let Some(known) = &mut self.known else {
             self.known = Some(Known { master: master.clone(), epoch, replaced: Vec::new() });
             return Some(master);
@@ -93,9 +113,9 @@ impl NamedMaster {
         Some(master)
     }
 
-    /// Drops the answer of the Sentinel with this index, because it no longer answers.
+    /// Notes that the Sentinel with this index no longer answers.
     pub(super) fn note_silence(&mut self, sentinel: usize) {
-        self.sentinels[sentinel] = Heard::default();
+        self.sentinels[sentinel].is_silent = true;
     }
 
     /// Returns the number of Sentinels that answer.
@@ -105,16 +125,23 @@ impl NamedMaster {
 
     /// Returns whether a failover is in progress whose new master is not known yet.
     pub(super) fn is_failing_over(&self, now: Instant) -> bool {
-        self.answers(now).any(|answer| answer.is_failing_over)
+        self.remembered(now).any(|answer| answer.is_failing_over)
     }
 
-    /// Returns the number of replicas that follow the master: the largest that any Sentinel reports.
+    /// Returns the number of replicas that follow the master: the largest that any Sentinel reports. While none
+    /// answers, it is what they reported last.
     pub(super) fn replicas(&self, now: Instant) -> usize {
-        self.answers(now).map(|answer| answer.replicas).max().unwrap_or(0)
+        self.remembered(now).map(|answer| answer.replicas).max().unwrap_or(self.replicas)
     }
 
     fn answers(&self, now: Instant) -> impl Iterator<Item = &SentinelAnswer> {
-        self.sentinels.iter().filter_map(move |heard| heard.fresh(now))
+        self.sentinels.iter().filter(|heard| !heard.is_silent).filter_map(move |heard| heard.within(FRESH, now))
+    }
+
+    /// Returns the last answers, also of Sentinels that have been silent since they named the present master.
+    fn remembered(&self, now: Instant) -> impl Iterator<Item = &SentinelAnswer> {
+        let of_silent = self.sentinels.iter().filter_map(move |heard| heard.within(REMEMBERED, now));
+        self.answers(now).chain(of_silent.filter(|answer| Some(&answer.master) == self.master()))
     }
 
     /// Returns whether a majority has named this master, and no Sentinel the recorded one, for long enough.
@@ -130,9 +157,9 @@ impl NamedMaster {
 }
 
 impl Heard {
-    /// Returns the answer, unless it is too old.
-    fn fresh(&self, now: Instant) -> Option<&SentinelAnswer> {
-        self.0.as_ref().filter(|(_, at)| now.duration_since(*at) < FRESH).map(|(answer, _)| answer)
+    /// Returns the last answer, unless it is older than this.
+    fn within(&self, age: Duration, now: Instant) -> Option<&SentinelAnswer> {
+        self.last.as_ref().filter(|(_, at)| now.duration_since(*at) < age).map(|(answer, _)| answer)
     }
 }
 
@@ -192,15 +219,29 @@ mod tests {
     }
 
     #[test]
-    fn what_a_silent_sentinel_said_counts_no_more() {
+    fn what_a_silent_sentinel_said_of_a_failover_counts_for_a_while() {
         let (mut named, start) = (NamedMaster::new(3), Instant::now());
         named.note(0, SentinelAnswer { is_failing_over: true, replicas: 2, ..at(1, 3) }, start);
         named.note(1, SentinelAnswer { replicas: 1, ..at(1, 3) }, start);
         assert!(named.is_failing_over(start));
         assert_eq!((named.replicas(start), named.answering(start)), (2, 2));
         named.note_silence(0);
-        assert!(!named.is_failing_over(start));
-        assert_eq!((named.replicas(start), named.answering(start)), (1, 1));
+        assert_eq!(named.answering(start), 1);
         assert_eq!(named.answering(start + FRESH), 0, "whatever became of who asks it");
+        // The replica that it promotes follows the old master no more; the other one must not confirm for both.
+        let later = start + REMEMBERED - Duration::from_millis(1);
+        named.note(1, SentinelAnswer { replicas: 1, ..at(1, 3) }, later);
+        assert_eq!((named.is_failing_over(later), named.replicas(later)), (true, 2));
+        let last = start + REMEMBERED;
+        assert_eq!((named.is_failing_over(last), named.replicas(last)), (false, 1));
+        // While nobody answers, a charge needs as many replicas as it did.
+        named.note_silence(1);
+        assert_eq!(named.replicas(last + 2 * REMEMBERED), 2);
+        // Both have died with the old master. The new one has one replica, which is enough.
+        named.note(0, SentinelAnswer { is_failing_over: true, replicas: 2, ..at(1, 3) }, last);
+        named.note_silence(0);
+        assert_eq!((named.is_failing_over(last), named.replicas(last)), (true, 2));
+        assert_eq!(named.note(2, SentinelAnswer { replicas: 1, ..at(2, 4) }, last), Some(place(2)));
+        assert_eq!((named.is_failing_over(last), named.replicas(last)), (false, 1));
     }
 }
