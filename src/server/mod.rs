@@ -2,10 +2,10 @@
 
 mod announce;
 mod candidates;
+mod demands;
 mod descriptors;
 mod door;
 mod drain;
-mod durable;
 mod exporting;
 mod grpc;
 mod http_ports;
@@ -73,9 +73,9 @@ use crate::supervise::{self, RETRY, supervise};
 use crate::telemetry::{Events, LevelControl, Logs};
 pub use announce::Addresses;
 use announce::{Serving, Up};
+use demands::Demands;
 use door::Door;
 use drain::Running;
-use durable::Durable;
 use grpc::Entrance;
 use listeners::Ports;
 use management::{BeforeTheFirst, Management};
@@ -148,7 +148,7 @@ pub async fn serve(
         instance,
         decision_log,
         redis_history: Arc::default(),
-        durable: Arc::default(),
+        demands: Arc::default(),
         watchdog,
         announced,
     };
@@ -177,9 +177,9 @@ pub async fn serve(
             let sentinels = parts.metrics.sentinels()?;
             let on_call =
                 on_call.and_of_sentinels(move |master, answering, all| sentinels.set_answering(master, answering, all));
-            let durable = Arc::clone(&parts.durable);
+            let demands = Arc::clone(&parts.demands);
             let config = config.told_to(on_call.and_of_servers(move |server, vitals| {
-                durable.take_server(server, vitals.replicas);
+                demands.take_server(server, &vitals);
                 history.take(server, vitals);
             }));
             let route = Route::start(config)?;
@@ -366,7 +366,7 @@ struct Parts {
     /// `None` if the decision log is off.
     decision_log: Option<Arc<DecisionLog>>,
     redis_history: Arc<RedisHistory>,
-    durable: Arc<Durable>,
+    demands: Arc<Demands>,
     watchdog: Watchdog,
     announced: watch::Sender<Option<Addresses>>,
 }
@@ -461,7 +461,7 @@ impl Parts {
             door,
             up,
             in_memory,
-            durable: self.durable,
+            demands: self.demands,
         };
         let rules = tokio::spawn(reload::keep(self.origin, target));
         self.watchdog.started();

@@ -10,8 +10,8 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::spawn_blocking;
 
 use super::announce::{Serving, Up};
+use super::demands::Demands;
 use super::door::Door;
-use super::durable::Durable;
 use super::management::{self, Management};
 use super::signals::Hangups;
 use crate::engine::rules::Rules;
@@ -39,7 +39,7 @@ pub(super) struct Target<S> {
     pub(super) up: Up,
     /// Whether counters and usage are kept in this process.
     pub(super) in_memory: bool,
-    pub(super) durable: Arc<Durable>,
+    pub(super) demands: Arc<Demands>,
 }
 
 /// Source of the rules.
@@ -189,14 +189,20 @@ impl<S: Store> Target<S> {
         }
     }
 
-    /// Warns if usage that is to be billed is lost when the process ends, and if no replica can confirm charges.
+    /// Warns if usage that is to be billed, or a balance, is lost when the process ends, and if no replica can confirm
+    /// charges.
     fn warn_of_store(&self) {
         let snapshot = self.limiter.snapshot();
-        let has_durable = snapshot.rules.limits().any(|(_, limit)| limit.config.options.durable);
-        self.durable.take_rules(has_durable);
-        if self.in_memory && has_durable {
+        let new = self.demands.take_rules(&snapshot.rules);
+        if self.in_memory && new.durable {
             tracing::warn!(
                 "durable: true does nothing without Redis, counters are lost when this process ends: set REDIS_URL"
+            );
+        }
+        if self.in_memory && new.balances {
+            tracing::warn!(
+                "balances (unit: never) are kept in memory and lost when this process ends, with all top-ups: set \
+                 REDIS_URL to keep them"
             );
         }
         if self.in_memory && snapshot.rules.limits().any(|(_, limit)| limit.config.options.usage.is_some()) {

@@ -13,7 +13,7 @@ use tollgate::wire::rate_limit_response::Code;
 
 use crate::support::redis::Redis;
 use crate::support::tollgate::{Tollgate, command, request};
-use crate::support::wait_until_async;
+use crate::support::{wait_until, wait_until_async};
 
 const START: u64 = 1_784_000_000_123;
 
@@ -544,4 +544,69 @@ async fn a_budget_in_memory_is_credited_over_http() {
         let (found, told) = credit(query, body, TOKEN);
         assert!(found == status && told["error"].as_str().unwrap().contains(said), "{found} {told}, not {said}");
     }
+}
+
+/// Balances are money, which a restart of the store must not delete.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_forgets_balances_is_warned_of_once_at_the_start_and_by_the_first_balance() {
+    let plain = "{domain: llm, descriptors: [{key: tenant, rate_limit: {unit: day, requests_per_unit: 9}}]}";
+    let (warning, in_memory) =
+        ("redis writes no file, so its restart deletes the balances", "balances (unit: never) are kept");
+    let lines = |service: &Tollgate, words: &str| {
+        service
+            .logs()
+            .iter()
+            .filter(|line| line["message"].as_str().is_some_and(|text| text.starts_with(words)))
+            .count()
+    };
+    let start = |rules: &str, url: &str| Tollgate::start(rules, &[&format!("REDIS_URL={url}")]);
+
+    let forgets = Redis::start();
+    let service = start(plain, &forgets.url());
+    wait_until("redis is asked", || service.metric("tollgate_store_up") == 1.0);
+    assert_eq!(lines(&service, warning), 0);
+    service.change_rules(RULES);
+    assert_eq!(service.must_log(warning)["level"], "WARN");
+    service.change_rules(&RULES.replace("5000", "6000"));
+    service.must_log("new rules are in force: 0 added, 0 removed, 1 changed");
+    assert_eq!(lines(&service, warning), 1);
+    start(RULES, &forgets.url()).must_log(warning);
+
+    let service = Tollgate::start(RULES, &[]);
+    assert_eq!(service.must_log(in_memory)["level"], "WARN");
+    service.change_rules(&RULES.replace("5000", "6000"));
+    service.must_log("new rules are in force: 0 added, 0 removed, 1 changed");
+    assert_eq!(lines(&service, in_memory), 1);
+    assert!(Tollgate::start(plain, &[]).logged(in_memory).is_none());
+
+    // These persist, or do not tell.
+    let hides = Redis::start();
+    hides.command::<()>("ACL SETUSER toll on >open-sesame ~* +@all -config").await;
+    let of_user = format!("redis://toll:open-sesame@{}", hides.tcp_address());
+    let keeps = [&["--appendonly", "yes"][..], &["--save", "3600", "1"]].map(Redis::start_with);
+    for url in [keeps[0].url(), keeps[1].url(), of_user] {
+        let service = start(RULES, &url);
+        assert_eq!(asks(&service, "hold", "a", 1).await.0, Code::Ok);
+        assert_eq!(lines(&service, warning), 0, "{url}");
+    }
+}
+
+#[test]
+fn a_check_of_redis_tells_that_it_forgets_balances() {
+    let folder = tempfile::tempdir().unwrap();
+    let rules = folder.path().join("rules.yaml");
+    let check = |redis: &Redis, text: &str| {
+        std::fs::write(&rules, text).unwrap();
+        let mut program = command();
+        program.args(["check", "--redis", "--strict"]).env("REDIS_URL", redis.url()).env("RULES", &rules);
+        let output = program.output().unwrap();
+        (output.status.success(), String::from_utf8(output.stdout).unwrap())
+    };
+    let forgets = Redis::start();
+    let (is_good, told) = check(&forgets, RULES);
+    let warning = "warning: it writes no file, and the rules have balances (unit: never), which its restart deletes";
+    assert!(!is_good && told.contains("persistence       none\n") && told.contains(warning), "{told}");
+    assert!(check(&forgets, &RULES.replace("unit: never", "unit: day")).0, "no balance");
+    let (is_good, told) = check(&Redis::start_with(&["--appendonly", "yes"]), RULES);
+    assert!(is_good && told.contains("persistence       appendonly\n"), "{told}");
 }

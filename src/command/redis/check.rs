@@ -1,6 +1,7 @@
 //! `tollgate check --redis`: what the service would find at its Redis.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::bail;
 
@@ -9,8 +10,9 @@ use crate::command::findings::Findings;
 use crate::command::output::{errln, print};
 use crate::command::rules::check::Check;
 use crate::command::rules::report::Format;
+use crate::engine::rules::LimitConfig;
 use crate::settings::{Environment, Settings};
-use crate::sources::files::load::load;
+use crate::sources::files::load::{Loaded, load};
 use crate::store::redis;
 use crate::store::redis::examination::{Examination, Server, examine};
 use crate::telemetry::{self, LogFormat, LogLevels};
@@ -30,8 +32,12 @@ pub(crate) async fn run(cli: &clap::Command, check: &Check, environment: &Enviro
         bail!("no REDIS_URL: counters are in the service's memory, not in Redis; set REDIS_URL");
     };
     let mut found = examine(config).await?;
-    if has_durable_limits(&settings) {
+    let limits = limits_of(&settings);
+    if limits.iter().any(|limit| limit.options.durable) {
         found.warn_without_replicas();
+    }
+    if limits.iter().any(|limit| limit.is_balance()) {
+        found.warn_without_persistence();
     }
     print(&match check.format {
         Format::Text => text(&found),
@@ -44,11 +50,12 @@ pub(crate) async fn run(cli: &clap::Command, check: &Check, environment: &Enviro
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Returns whether a limit of the service needs replicas. Rules that cannot be read are the matter of another check.
-fn has_durable_limits(settings: &Settings) -> bool {
+/// Returns the limits of the service. Rules that cannot be read are the matter of another check, and have none.
+fn limits_of(settings: &Settings) -> Vec<Arc<LimitConfig>> {
     let sources = settings.rules.sources().ok();
     let loaded = sources.and_then(|sources| load(&sources, &settings.reading.load_options()).ok());
-    loaded.is_some_and(|loaded| loaded.rules.limits().any(|(_, limit)| limit.config.options.durable))
+    let limits = |loaded: Loaded| loaded.rules.limits().map(|(_, limit)| Arc::clone(&limit.config)).collect();
+    loaded.map(limits).unwrap_or_default()
 }
 
 fn text(found: &Examination) -> String {
@@ -88,6 +95,7 @@ fn server_text(found: &Server) -> String {
         ("scripts", found.runs_scripts.map(|runs| if runs { "run" } else { "do not run" }.to_owned())),
         ("decision", latency),
         ("maxmemory-policy", found.maxmemory_policy.clone()),
+        ("persistence", found.persistence.map(|persistence| persistence.name().to_owned())),
         ("clock", clock),
     ]);
     text + &findings(&found.warnings, &found.errors)

@@ -143,6 +143,11 @@ impl LimitConfig {
     pub fn origin(&self) -> Origin {
         if self.options.weigh_by.is_some() { Origin::Money } else { Origin::Rule }
     }
+
+    /// Returns whether it is a budget without an end, whose top-ups customers have paid for.
+    pub fn is_balance(&self) -> bool {
+        matches!(&self.allowance, Allowance::Limited(limit) if limit.is_balance())
+    }
 }
 
 /// Where the settings come from that a limit may leave out.

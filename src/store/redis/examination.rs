@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use deadpool_redis::redis::{Value, cmd};
+use deadpool_redis::redis::cmd;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::doctor::StartError;
 use super::doctor::cause::Cause;
 use super::doctor::identity::{Concern, Identity};
+use super::doctor::{Persistence, StartError};
 use super::link::inspection::{Inspection, now_ms};
 use crate::store::redis::link::connection::{Connection, Fault};
 use crate::store::redis::script::own_counters::OwnCounters;
@@ -61,6 +61,8 @@ pub struct Server {
     pub latency_us: Option<(u64, u64)>,
     /// Eviction policy when the memory is full.
     pub maxmemory_policy: Option<String>,
+    /// How it keeps its data on its disk.
+    pub persistence: Option<Persistence>,
     /// How far the server's clock is ahead of this process's clock, in milliseconds.
     pub clock_ahead_ms: Option<i64>,
     /// Commands that decisions need and the user may not run.
@@ -164,6 +166,18 @@ impl Examination {
         }
     }
 
+    /// Warns of each server that keeps nothing on its disk, for rules with balances.
+    pub fn warn_without_persistence(&mut self) {
+        let forgets = |server: &&mut Server| server.persistence == Some(Persistence::None);
+        for server in self.servers.iter_mut().filter(forgets) {
+            server.warnings.push(
+                "it writes no file, and the rules have balances (unit: never), which its restart deletes: set \
+                 appendonly yes"
+                    .to_owned(),
+            );
+        }
+    }
+
     /// Examines the only server, and the Sentinels that name it.
     async fn look_at_one(&mut self, config: &RedisConfig, dialer: &Dialer) -> Result<(), StartError> {
         for (sentinel, said) in dialer.survey().await {
@@ -222,6 +236,7 @@ impl Server {
             "runs_scripts": self.runs_scripts,
             "decision_us": latency,
             "maxmemory_policy": self.maxmemory_policy,
+            "persistence": self.persistence.map(Persistence::name),
             "clock_ahead_ms": self.clock_ahead_ms,
             "missing_permissions": self.missing_permissions,
             "warnings": self.warnings,
@@ -314,15 +329,8 @@ impl Looking<'_> {
 
     /// Examines whether a slot without a master stops all others; not every user may run `CONFIG`.
     async fn look_at_coverage(&mut self) {
-        let mut ask = cmd("CONFIG");
-        ask.arg("GET").arg("cluster-require-full-coverage");
-        let said = self.connection.send(ask).reply(self.config.timeout).await;
-        let values = match said {
-            Ok(Value::Array(parts)) => parts,
-            Ok(Value::Map(pairs)) => pairs.into_iter().map(|(_, value)| value).collect(),
-            _ => Vec::new(),
-        };
-        if values.iter().any(|value| *value == Value::BulkString(b"yes".to_vec())) {
+        let setting = self.inspection.setting(&self.connection, "cluster-require-full-coverage").await;
+        if setting.as_deref() == Some("yes") {
             let advice = "cluster-require-full-coverage is yes: where one slot has no master, no counter is decided; \
                           set it to no";
             self.found.warnings.push(advice.to_owned());
@@ -342,6 +350,7 @@ impl Looking<'_> {
                 found.role = known("role");
                 found.replicas = identity.number("connected_slaves");
                 found.maxmemory_policy = known("maxmemory_policy");
+                found.persistence = self.inspection.persistence(&self.connection, &identity).await;
                 if self.config.address.kind() == "sentinel" && identity.decides_alone() {
                     let advice = "min-replicas-to-write is 0: a master that a split network cuts off from its replicas \
                                   and Sentinels goes on deciding beside the new one; set it to 1, and \

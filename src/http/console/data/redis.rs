@@ -189,6 +189,7 @@ mod tests {
             commands_per_second: Some(50),
             cpu_seconds: Some(cpu),
             replicas: None,
+            persistence: None,
         }
     }
 

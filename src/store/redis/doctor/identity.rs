@@ -33,6 +33,30 @@ pub struct Vitals {
     pub cpu_seconds: Option<f64>,
     /// Number of replicas of a master.
     pub replicas: Option<u64>,
+    /// How it keeps its data on its disk; not in `INFO` alone.
+    pub persistence: Option<Persistence>,
+}
+
+/// How a Redis keeps its data on its disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Persistence {
+    /// It logs every write.
+    AppendOnly,
+    /// It saves everything from time to time.
+    Snapshots,
+    /// Not at all: a restart deletes everything.
+    None,
+}
+
+impl Persistence {
+    /// Returns the name of the setting that is on, or `none`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Persistence::AppendOnly => "appendonly",
+            Persistence::Snapshots => "save",
+            Persistence::None => "none",
+        }
+    }
 }
 
 /// A problem that threatens limits without breaking them.
@@ -104,7 +128,22 @@ impl<'i> Identity<'i> {
             commands_per_second: self.number("instantaneous_ops_per_sec"),
             cpu_seconds: seconds("used_cpu_user").zip(seconds("used_cpu_sys")).map(|(user, system)| user + system),
             replicas: self.is("role", "master").then(|| self.number("connected_slaves")).flatten(),
+            persistence: None,
         }
+    }
+
+    /// Returns how the server keeps its data, given its setting `save`, which is not in `INFO`; `None` if it does not
+    /// say. A managed Redis may keep data in another way, and then has neither of the two.
+    pub(crate) fn persistence(&self, save: Option<&str>) -> Option<Persistence> {
+        if self.logs_writes()? {
+            return Some(Persistence::AppendOnly);
+        }
+        save.map(|times| if times.is_empty() { Persistence::None } else { Persistence::Snapshots })
+    }
+
+    /// Returns whether the server has an append-only file.
+    pub(crate) fn logs_writes(&self) -> Option<bool> {
+        Some(self.number("aof_enabled")? > 0)
     }
 
     fn is_cluster(&self) -> bool {
@@ -193,7 +232,7 @@ impl<'i> Identity<'i> {
 
 impl fmt::Display for Concern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const THEN: &str = "and a limit starts over when its counter is evicted";
+        const THEN: &str = "and a limit starts over when its counter is evicted, a balance without its top-ups";
         const REMEDY: &str = "CONFIG SET maxmemory-policy noeviction, or give Tollgate a Redis of its own";
         match self {
             Concern::Evicts { policy, evicted } => {
@@ -344,6 +383,20 @@ mod tests {
         let words = evicts("volatile-ttl", 7).to_string();
         assert!(words.contains("keys with a TTL, which every counter has") && words.contains("noeviction"), "{words}");
         assert!(Concern::Clock { ahead_ms: -65_000 }.to_string().contains("1m 5s behind"));
+    }
+
+    #[test]
+    fn a_redis_persists_by_a_log_of_writes_or_by_snapshots_or_does_not_say() {
+        for (info, save, expected) in [
+            ("aof_enabled:1", None, Some(Persistence::AppendOnly)),
+            ("aof_enabled:1", Some(""), Some(Persistence::AppendOnly)),
+            ("aof_enabled:0", Some("3600 1 300 100"), Some(Persistence::Snapshots)),
+            ("aof_enabled:0", Some(""), Some(Persistence::None)),
+            ("aof_enabled:0", None, None),
+            ("redis_version:7.0.15", Some(""), None),
+        ] {
+            assert_eq!(Identity::read(info).persistence(save), expected, "{info} {save:?}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ pub(crate) mod rights;
 use std::error::Error;
 
 pub use cause::Cause;
-pub use identity::Vitals;
+pub use identity::{Persistence, Vitals};
 
 /// The reason why a start is pointless.
 #[derive(Debug, thiserror::Error)]

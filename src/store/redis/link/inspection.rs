@@ -5,10 +5,11 @@
 //! it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
-use deadpool_redis::redis::cmd;
+use deadpool_redis::redis::{Value, cmd};
 use parking_lot::Mutex;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::{Duration, Instant};
@@ -16,7 +17,7 @@ use tokio::time::{Duration, Instant};
 use super::connection::{Connection, Fault};
 use crate::store::redis::doctor::cause::{Cause, Rights};
 use crate::store::redis::doctor::identity::{Concern, Identity};
-use crate::store::redis::doctor::rights;
+use crate::store::redis::doctor::{Persistence, Vitals, rights};
 use crate::store::redis::script::own_counters::OwnCounters;
 use crate::store::redis::topology::Access;
 use crate::store::redis::topology::config::RedisConfig;
@@ -45,6 +46,8 @@ pub(crate) struct Inspection {
     missing: Mutex<Vec<Concern>>,
     /// When the Redis last described itself, if it did.
     looked: Mutex<Option<Instant>>,
+    /// Whether the Redis has not told a setting when it was asked, so it is not asked again.
+    hides_settings: AtomicBool,
 }
 
 impl Inspection {
@@ -58,6 +61,7 @@ impl Inspection {
             concerns: Mutex::default(),
             missing: Mutex::default(),
             looked: Mutex::default(),
+            hides_settings: AtomicBool::new(false),
         }
     }
 
@@ -142,7 +146,7 @@ impl Inspection {
             let info = String::from_utf8_lossy(&info);
             let identity = Identity::read(&info);
             self.tell(&self.concerns, identity.concerns(asked_at..=now_ms()));
-            self.config.on_call.tell_of(&connection.place().to_string(), identity.vitals());
+            self.tell_vitals(connection, &identity).await;
         }
     }
 
@@ -169,9 +173,44 @@ impl Inspection {
             return Err(Fault::Refused(cause));
         }
         *self.looked.lock() = Some(Instant::now());
-        self.config.on_call.tell_of(&connection.place().to_string(), identity.vitals());
         self.tell(&self.concerns, identity.concerns(asked_at..=now_ms()));
+        self.tell_vitals(connection, &identity).await;
         Ok(identity.get("run_id").map(str::to_owned))
+    }
+
+    async fn tell_vitals(&self, connection: &Connection, identity: &Identity<'_>) {
+        let on_call = &self.config.on_call;
+        let persistence = match on_call.wants_persistence() {
+            true => self.persistence(connection, identity).await,
+            false => None,
+        };
+        on_call.tell_of(&connection.place().to_string(), Vitals { persistence, ..identity.vitals() });
+    }
+
+    /// Returns how the server keeps its data on its disk; `None` if it does not say.
+    pub(crate) async fn persistence(&self, connection: &Connection, identity: &Identity<'_>) -> Option<Persistence> {
+        let asks = identity.logs_writes() == Some(false) && !self.hides_settings.load(Relaxed);
+        let save = if asks { self.setting(connection, "save").await } else { None };
+        if asks && save.is_none() {
+            tracing::debug!(redis = %self.config, "redis does not tell whether it saves snapshots");
+            self.hides_settings.store(true, Relaxed);
+        }
+        identity.persistence(save.as_deref())
+    }
+
+    /// Returns a setting of the server. `None` if it has none of this name, or its user may not run `CONFIG`.
+    pub(crate) async fn setting(&self, connection: &Connection, name: &str) -> Option<String> {
+        let mut ask = cmd("CONFIG");
+        ask.arg("GET").arg(name);
+        let value = match connection.send(ask).reply(self.config.timeout).await.ok()? {
+            Value::Array(parts) => parts.into_iter().nth(1)?,
+            Value::Map(pairs) => pairs.into_iter().next()?.1,
+            _ => return None,
+        };
+        match value {
+            Value::BulkString(text) => String::from_utf8(text).ok(),
+            _ => None,
+        }
     }
 
     /// Looks for missing rights of a user that can decide, but perhaps not with every algorithm.

@@ -34,6 +34,8 @@ pub struct OnCall {
     vitals: Option<Arc<OnVitals>>,
     damaged: Option<Arc<dyn Fn(usize) + Send + Sync>>,
     sentinels: Option<Arc<OnSentinels>>,
+    /// Whether it is for the Redis of limits of seconds, which has no balances.
+    is_of_seconds: bool,
 }
 
 /// Called with the address of a server and its vital figures.
@@ -85,6 +87,11 @@ impl OnCall {
         }
     }
 
+    /// Returns whether the vital figures should have the persistence, which is another question to the server.
+    pub(crate) fn wants_persistence(&self) -> bool {
+        self.vitals.is_some() && !self.is_of_seconds
+    }
+
     pub(crate) fn tell_of(&self, server: &str, vitals: Vitals) {
         if let Some(told) = &self.vitals {
             told(server, vitals);
@@ -96,7 +103,8 @@ impl RedisConfig {
     /// Returns the configuration with these callbacks, also for the Redis of limits of seconds.
     #[must_use]
     pub fn told_to(self, on_call: OnCall) -> RedisConfig {
-        let per_second = self.per_second.map(|config| Box::new(config.told_to(on_call.clone())));
+        let of_seconds = || OnCall { is_of_seconds: true, ..on_call.clone() };
+        let per_second = self.per_second.map(|config| Box::new(config.told_to(of_seconds())));
         RedisConfig { per_second, on_call, ..self }
     }
 
