@@ -35,7 +35,8 @@ const TOKEN: &str = "a token of the bench";
 struct Way {
     name: &'static str,
     envoy: &'static str,
-    /// Its rule, with the word `BUDGET` for the number and the period.
+    /// Its rule, with the word `BUDGET` for the number and the period, and `DOLLARS` for a budget in money that denies
+    /// nothing: without one, the entries that choose a price would be in no rule.
     rule: &'static str,
     /// The descriptor of its counter.
     counter: &'static str,
@@ -47,15 +48,15 @@ const WAYS: [Way; 3] = [
     Way {
         name: "a budget: held at the start, settled at the end",
         envoy: "deploy/envoy/llm.yaml",
-        rule: "{key: tenant, descriptors: [{key: hold, rate_limit: {algorithm: budget, BUDGET}}]}",
+        rule: "{key: tenant, descriptors: [{key: hold, rate_limits: [{algorithm: budget, BUDGET}, DOLLARS]}]}",
         counter: "tenant=acme&hold=none",
         estimate: Some(ESTIMATE),
     },
     Way {
         name: "a budget that learns the estimate, with 60 sub-windows",
         envoy: "deploy/envoy/llm.yaml",
-        rule: "{key: tenant, descriptors: [{key: hold, rate_limit: \
-               {algorithm: budget, segments: 60, learn_estimate: true, estimate: 500, BUDGET}}]}",
+        rule: "{key: tenant, descriptors: [{key: hold, rate_limits: [\
+               {algorithm: budget, segments: 60, learn_estimate: true, estimate: 500, BUDGET}, DOLLARS]}]}",
         counter: "tenant=acme&hold=none",
         estimate: None,
     },
@@ -103,7 +104,8 @@ fn part(stage: &Stage, share: u32) -> Duration {
 impl Way {
     fn rules(&self, minute: Duration) -> String {
         let number = format!("period: {}s, requests_per_unit: {BUDGET}", minute.as_secs());
-        format!("domain: shop\ndescriptors: [{}]\n", self.rule.replace("BUDGET", &number))
+        let rule = self.rule.replace("BUDGET", &number).replace("DOLLARS", model::DOLLARS);
+        format!("domain: shop\n{}\ndescriptors: [{rule}]\n", model::PRICES)
     }
 
     fn run(self, stage: &Stage) -> Outcome {

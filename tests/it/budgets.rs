@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use serde_json::json;
+use serde_json::{Value, json};
 use tollgate::engine::algorithm::{
     Algorithm, Ask, Bounds, Caller, Charge, Held, Limit, MAX_HITS, MAX_NUMBER, Options, Outcome, State, TimeZone,
     Unsettled, Verdict,
@@ -15,7 +15,7 @@ use tonic::Code as Status;
 
 use crate::rules::load_text;
 use crate::support::envoy::Envoy;
-use crate::support::model::{ESTIMATE, Model, passes};
+use crate::support::model::{DOLLARS, ESTIMATE, Model, PRICES, passes};
 use crate::support::redis::Redis;
 use crate::support::tollgate::{Tollgate, command, request};
 use crate::support::{wait_until, wait_until_async};
@@ -818,15 +818,18 @@ fn a_budget_that_cannot_be_is_refused_with_what_would_be_right() {
 /// `deploy/envoy/llm.yaml` as it is: the stand-in for a model uses 100 tokens.
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_of_a_real_envoy_hold_their_estimates_and_settle_what_they_used() {
-    let rules = "
+    let rules = format!(
+        "
 domain: shop
+{PRICES}
 descriptors:
   - key: tenant
     descriptors:
       - key: hold
-        rate_limit: {algorithm: budget, unit: year, requests_per_unit: 10000, estimate: 9800}
-";
-    let tollgate = Tollgate::start(rules, &[]);
+        rate_limits: [{{algorithm: budget, unit: year, requests_per_unit: 10000, estimate: 9800}}, {DOLLARS}]
+"
+    );
+    let tollgate = Tollgate::start(&rules, &[]);
     let envoy = Envoy::start_from("deploy/envoy/llm.yaml", tollgate.grpc_port, &[Envoy::LONG_TIMEOUT]);
     let status = |tenant: &str, estimate: &[(&str, &str)]| {
         // A client that chooses the name of its stream.
@@ -851,6 +854,50 @@ descriptors:
     wait_until_async("it is settled", async || left("acme").await == 9_300).await;
     assert_eq!(status("other", &[]), 200);
     wait_until_async("it is settled", async || left("other").await == 9_900).await;
+}
+
+/// `deploy/envoy/llm.yaml` with the rules that it names, as they are. The stand-in for a model uses 12 tokens of input
+/// and 88 of output.
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_of_a_real_envoy_are_charged_in_money_at_the_price_of_their_model() {
+    const TOKEN: &str = "a token of some length";
+    let rules = std::fs::read_to_string("config/rules/shop.yaml").unwrap();
+    let tollgate = Tollgate::start(&rules, &["ADMIN_API=true", "ADMIN_TOKEN=a token of some length"]);
+    let envoy = Envoy::start_from("deploy/envoy/llm.yaml", tollgate.grpc_port, &[Envoy::LONG_TIMEOUT]);
+    let post = |tenant: &str, body: &Value| {
+        let headers = [("x-tenant", tenant), ("x-max-tokens", "500")];
+        envoy.post("/v1/chat/completions", &headers, body).status
+    };
+    // What is used of tokens and of dollars, and what is held of both.
+    let budgets = |tenant: &str| {
+        let (_, told) = tollgate.admin("GET", &format!("/counters?domain=shop&tenant={tenant}&hold=none"), TOKEN);
+        let of = |at: usize, what: &str| told[at]["budget"][what].as_u64().unwrap();
+        ([of(0, "used"), of(1, "used")], of(0, "held") + of(1, "held"))
+    };
+    // A model without a price costs the highest of all, in both directions.
+    for (tenant, body, cost) in [
+        ("large", json!({"model": "gpt-4o", "messages": []}), 12 * 2_500 + 88 * 10_000),
+        ("small", json!({"model": "gpt-4o-mini-2024-07-18"}), 12 * 150 + 88 * 600),
+        ("new", json!({"model": "no price is known"}), 12 * 10_000 + 88 * 10_000),
+        ("silent", json!({"messages": []}), 12 * 10_000 + 88 * 10_000),
+    ] {
+        assert_eq!(post(tenant, &body), 200, "{tenant}");
+        wait_until("it is settled", || budgets(tenant).1 == 0);
+        assert_eq!(budgets(tenant).0, [100, cost], "{tenant}");
+    }
+
+    // Of 0.6 cents, 0.182 are used after two streams, and another one of this model may cost half a cent.
+    let dollar = "requests_per_unit: 1000000000\n            algorithm: budget";
+    assert!(rules.contains(dollar));
+    tollgate.change_rules(&rules.replace(dollar, &dollar.replace("1000000000", "6000000")));
+    tollgate.must_log("new rules are in force");
+    for _ in 0..2 {
+        assert_eq!(post("poor", &json!({"model": "gpt-4o"})), 200);
+        wait_until("it is settled", || budgets("poor").1 == 0);
+    }
+    assert_eq!(post("poor", &json!({"model": "gpt-4o"})), 429);
+    assert_eq!(budgets("poor"), ([200, 1_820_000], 0), "tokens are not held either");
+    assert_eq!(post("poor", &json!({"model": "gpt-4o-mini"})), 200, "that costs less");
 }
 
 /// Clients that ask at the same time.
@@ -898,13 +945,11 @@ fn used(model: &Model) -> u64 {
 #[test]
 fn two_hundred_clients_use_nearly_a_budget_and_never_more() {
     const TOKEN: &str = "a token of some length";
-    let rules = "
-domain: shop
-descriptors:
-  - key: tenant
-    descriptors: [{key: hold, rate_limit: {algorithm: budget, unit: year, requests_per_unit: 10000}}]
-";
-    let tollgate = Tollgate::start(rules, &["ADMIN_API=true", &format!("ADMIN_TOKEN={TOKEN}")]);
+    let budgets = format!("[{{algorithm: budget, unit: year, requests_per_unit: 10000}}, {DOLLARS}]");
+    let rules = format!(
+        "domain: shop\n{PRICES}\ndescriptors: [{{key: tenant, descriptors: [{{key: hold, rate_limits: {budgets}}}]}}]"
+    );
+    let tollgate = Tollgate::start(&rules, &["ADMIN_API=true", &format!("ADMIN_TOKEN={TOKEN}")]);
     let (streams, model) = Streams::start();
     let envoy = model.envoy("deploy/envoy/llm.yaml", tollgate.grpc_port);
     let remaining = || {

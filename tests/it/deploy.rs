@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::Value;
+use tollgate::engine::rules::Rule;
 use tollgate::sources::files::load::{LoadOptions, Loaded, Sources, load};
 
 /// The documents of a YAML file.
@@ -81,18 +82,23 @@ fn without_local_limits(within: &Value) -> Value {
 /// Each descriptor that Envoy sends has a rule: one for all its values, or some for some.
 fn assert_limited(descriptors: &[String], loaded: &Loaded, domain: &str) {
     assert!(!descriptors.is_empty());
-    let rules: Vec<_> =
-        loaded.rules.rules().iter().filter(|rule| &*rule.domain == domain).map(|rule| &*rule.path).collect();
+    let rules: Vec<_> = loaded.rules.rules().iter().filter(|rule| &*rule.domain == domain).collect();
     for descriptor in descriptors {
-        // What holds hits of a budget has a rule, and that settles them.
+        // What holds hits of a budget has a rule, and that settles them. Entries behind it choose a price.
         let mut entries: Vec<_> = descriptor.split('|').collect();
-        entries.last_mut().filter(|last| **last == "settle").into_iter().for_each(|last| *last = "hold");
+        let of_stream = entries.iter().position(|entry| ["hold", "settle"].contains(entry));
+        let weights = of_stream.map_or(Vec::new(), |place| entries.split_off(place + 1));
+        if let Some(place) = of_stream {
+            entries[place] = "hold";
+        }
         let is = |(rule, entry): (&str, &&str)| rule == *entry || rule.starts_with(&format!("{entry}="));
-        let applies = |rule: &&str| {
-            let levels: Vec<_> = rule.split('|').collect();
-            levels.len() == entries.len() && levels.into_iter().zip(&entries).all(is)
+        let applies = |rule: &&Rule| {
+            let levels: Vec<_> = rule.path.split('|').collect();
+            let chooses = |entry: &&str| rule.weigh_by().iter().any(|key| entry.split('=').next() == Some(&**key));
+            levels.len() == entries.len() && levels.into_iter().zip(&entries).all(is) && weights.iter().all(chooses)
         };
-        assert!(rules.iter().any(applies), "no rule for {descriptor} among {rules:?}");
+        let paths: Vec<_> = rules.iter().map(|rule| &*rule.path).collect();
+        assert!(rules.iter().any(applies), "no rule for {descriptor} among {paths:?}");
     }
 }
 

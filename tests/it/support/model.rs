@@ -73,6 +73,13 @@ impl Answers {
     }
 }
 
+/// A budget in money beside one of tokens, which denies nothing. `deploy/envoy/llm.yaml` sends entries for it.
+pub const DOLLARS: &str =
+    "{name: dollars, algorithm: budget, unit: year, requests_per_unit: 9007199254740991, weigh_by: [model, direction]}";
+
+/// The prices beside it.
+pub const PRICES: &str = "prices: {gpt-4o: {input: 2.5, output: 10}, gpt-4o-mini: {input: 0.15, output: 0.6}}";
+
 /// What a client estimates: it asks the model for no more.
 pub const ESTIMATE: u64 = 500;
 
