@@ -4,7 +4,7 @@
 //! A value that the table does not have, and an entry that a request does not bring, cost the most that is possible:
 //! where doubt remains, hits are charged.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
@@ -87,8 +87,8 @@ impl Prices {
         (lowest, self.top.highest)
     }
 
-    /// Describes the differences from other prices: `gpt-4o.output 10 -> 12`. Empty if the prices are equal; the order
-    /// of wildcards may differ.
+    /// Describes the differences from other prices: `gpt-4o.output 10 -> 12`, and `gpt-* before gpt-4o-*` where
+    /// wildcards, of which the first that matches counts, have changed places. Empty if the prices are equal.
     pub fn changes_since(&self, old: &Prices) -> String {
         let (before, after) = (old.all(), self.all());
         let mut names: Vec<&String> = before.keys().chain(after.keys()).collect();
@@ -96,30 +96,50 @@ impl Prices {
         names.dedup();
         names.retain(|name| before.get(*name) != after.get(*name));
         let shown = |price: Option<&Price>| price.map_or_else(|| "none".to_owned(), Price::to_string);
-        let change = |name: &&&String| format!("{name} {} -> {}", shown(before.get(**name)), shown(after.get(**name)));
-        let mut words: Vec<String> = names.iter().take(SHOWN).map(|name| change(&name)).collect();
-        if names.len() > SHOWN {
-            words.push(format!("and {} more", names.len() - SHOWN));
+        let change = |name: &&String| format!("{name} {} -> {}", shown(before.get(*name)), shown(after.get(*name)));
+        let old_tables = old.tables();
+        let moves =
+            self.tables().into_iter().filter_map(|(path, table)| table.first_move(old_tables.get(&path)?, &path));
+        let moves: Vec<String> = moves.collect();
+        let all = names.len() + moves.len();
+        let mut words: Vec<String> = names.iter().map(change).chain(moves).take(SHOWN).collect();
+        if all > SHOWN {
+            words.push(format!("and {} more", all - SHOWN));
         }
         words.join(", ")
     }
 
     /// Returns every price by its values, joined by points.
     fn all(&self) -> BTreeMap<String, Price> {
-        let (mut all, mut left) = (BTreeMap::new(), vec![(String::new(), &self.top)]);
-        while let Some((path, table)) = left.pop() {
-            let patterns = table.patterns.iter().map(|(pattern, node)| (pattern.to_string(), node));
-            let values = table.values.iter().map(|(value, node)| (value.to_string(), node));
-            for (value, node) in values.chain(patterns) {
-                let path = if path.is_empty() { value } else { format!("{path}.{value}") };
-                match node {
-                    Node::Price(price) => drop(all.insert(path, *price)),
-                    Node::Table(table) => left.push((path, table)),
+        let mut all = BTreeMap::new();
+        for (path, table) in self.tables() {
+            for (value, node) in table.nodes() {
+                if let Node::Price(price) = node {
+                    all.insert(joined(&path, &value), *price);
                 }
             }
         }
         all
     }
+
+    /// Returns every table by the values that lead to it, joined by points.
+    fn tables(&self) -> BTreeMap<String, &Table> {
+        let (mut tables, mut left) = (BTreeMap::new(), vec![(String::new(), &self.top)]);
+        while let Some((path, table)) = left.pop() {
+            for (value, node) in table.nodes() {
+                if let Node::Table(below) = node {
+                    left.push((joined(&path, &value), below));
+                }
+            }
+            tables.insert(path, table);
+        }
+        tables
+    }
+}
+
+/// Returns the path of a value below another path.
+fn joined(path: &str, value: &str) -> String {
+    if path.is_empty() { value.to_owned() } else { format!("{path}.{value}") }
 }
 
 /// Formats the range of the prices.
@@ -136,6 +156,23 @@ impl Table {
     fn find(&self, value: &str) -> Option<&Node> {
         let by_pattern = || self.patterns.iter().find(|(pattern, _)| pattern.matches(value)).map(|(_, node)| node);
         self.values.get(value).or_else(by_pattern)
+    }
+
+    fn nodes(&self) -> impl Iterator<Item = (String, &Node)> {
+        let patterns = self.patterns.iter().map(|(pattern, node)| (pattern.to_string(), node));
+        self.values.iter().map(|(value, node)| (value.to_string(), node)).chain(patterns)
+    }
+
+    /// Describes the first wildcard that has moved before others, of those that the table at this path had already.
+    fn first_move(&self, old: &Table, path: &str) -> Option<String> {
+        let common = |table: &Table, other: &Table| {
+            let known: HashSet<&Wildcard> = other.patterns.iter().map(|(pattern, _)| pattern).collect();
+            let patterns = table.patterns.iter().map(|(pattern, _)| pattern.clone());
+            patterns.filter(|pattern| known.contains(pattern)).collect::<Vec<_>>()
+        };
+        let (before, after) = (common(old, self), common(self, old));
+        let (was, is) = before.iter().zip(&after).find(|(was, is)| was != is)?;
+        Some(format!("{} before {}", joined(path, &is.to_string()), joined(path, &was.to_string())))
     }
 }
 
@@ -302,5 +339,21 @@ mod tests {
         new.top.patterns.clear();
         assert_eq!(new.changes_since(&old).rsplit_once(", ").unwrap().1, "and 4 more");
         assert_eq!((old.to_string(), new.to_string()), ("0.15 to 10".to_owned(), "1.25 to 12".to_owned()));
+    }
+
+    /// The first wildcard that matches counts, so the same prices in another order are other prices.
+    #[test]
+    fn a_comparison_tells_which_wildcard_has_moved_before_which() {
+        let (old, mut new) = (prices(), prices());
+        new.top.patterns.reverse();
+        assert_ne!(new.price(["gpt-4o-mini-2024", "input"]), old.price(["gpt-4o-mini-2024", "input"]));
+        assert_eq!(new.changes_since(&old), "gpt-* before gpt-4o-mini*");
+        let Some(Node::Table(model)) = new.top.values.get_mut("gpt-4o") else { unreachable!() };
+        model.values.insert("output".into(), Node::Price(price("9")));
+        assert_eq!(new.changes_since(&old), "gpt-4o.output 10 -> 9, gpt-* before gpt-4o-mini*");
+        new.top.patterns.insert(1, (Wildcard::new("o3*"), Node::Price(price("1"))));
+        new.top.patterns.remove(0);
+        let told = new.changes_since(&old);
+        assert!(!told.contains("before"), "{told}: of one that is left, none has moved");
     }
 }

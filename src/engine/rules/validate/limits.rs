@@ -149,7 +149,15 @@ impl Tree<'_, '_> {
             }
         }
         let conflicts: Vec<&'static Conflict> = given.conflicts(is_unlimited).collect();
-        for conflict in &conflicts {
+        // A limit with starts_on has a time_zone: what is refused beside both is one mistake.
+        let beside = |conflict: &Conflict, key| match conflict {
+            _ if conflict.kind != ConflictKind::Refused => None,
+            conflict if conflict.at == key => Some(conflict.with),
+            conflict => (conflict.with == key).then_some(conflict.at),
+        };
+        let of_day: Vec<&str> = conflicts.iter().filter_map(|conflict| beside(conflict, "starts_on")).collect();
+        let is_told = |conflict: &Conflict| beside(conflict, "time_zone").is_some_and(|other| of_day.contains(&other));
+        for conflict in conflicts.iter().filter(|conflict| !is_told(conflict)) {
             // An algorithm's name is a value, not a key.
             let at = if Algorithm::ALL.iter().any(|algorithm| algorithm.name() == conflict.at) {
                 "algorithm"
