@@ -11,6 +11,7 @@ use tollgate::engine::algorithm::{
 };
 use tollgate::wire::rate_limit_response::Code;
 
+use crate::support::cluster::{Cluster, slot_of_tag};
 use crate::support::redis::Redis;
 use crate::support::tollgate::{Tollgate, command, request};
 use crate::support::{wait_until, wait_until_async};
@@ -22,6 +23,7 @@ const DAY: u64 = 86_400_000;
 const WITHIN: u64 = 3_600_000;
 
 /// The counter of a budget.
+#[derive(Clone)]
 struct Budget {
     limit: Limit,
     state: Option<State>,
@@ -248,6 +250,32 @@ fn what_is_charged_as_unsettled_at_the_end_of_a_month_is_not_carried_over() {
     month.now += 10;
     assert_eq!(month.remaining(), 1_700);
     assert_eq!(month.ask(1, Ask::Settle(200)).remaining, 1_800);
+}
+
+/// The number in force at the first call of a month counts for what it carries over, of an adjustment too.
+#[test]
+fn an_adjusted_number_counts_for_what_is_carried_over_if_it_is_in_force_at_the_boundary() {
+    let adjusted = |month: &Budget, number| Budget { limit: Budget::month(number, Some(50)).limit, ..month.clone() };
+    let mut month = Budget::month(1_000, Some(50));
+    month.uses(100);
+    let end = month.month_of().end;
+    month.now = end;
+    // Raised, lowered to less than is used, and without an adjustment.
+    for (number, carried) in [(2_000, 950), (60, 0), (1_000, 450)] {
+        let mut first = adjusted(&month, number);
+        assert_eq!(first.remaining(), number + carried);
+        assert!(first.hold(1, 10));
+        first.ask(1, Ask::Settle(10));
+        // The first call has decided it; other numbers are for the rest of the month.
+        for number in [1_000, 3_000] {
+            assert_eq!(adjusted(&first, number).remaining(), number + carried - 10, "{number}");
+        }
+    }
+    // One that ended before the boundary leaves what the streams used under it.
+    let mut raised = adjusted(&Budget::month(1_000, Some(50)), 2_000);
+    raised.uses(1_500);
+    raised.now = end;
+    assert_eq!((adjusted(&raised, 1_000).remaining(), raised.remaining()), (1_000, 2_250));
 }
 
 /// What happens to a balance.
@@ -609,4 +637,113 @@ fn a_check_of_redis_tells_that_it_forgets_balances() {
     assert!(check(&forgets, &RULES.replace("unit: never", "unit: day")).0, "no balance");
     let (is_good, told) = check(&Redis::start_with(&["--appendonly", "yes"]), RULES);
     assert!(is_good && told.contains("persistence       appendonly\n"), "{told}");
+}
+
+/// A credit reaches the node of its counter, also while the slot of that moves.
+#[tokio::test(flavor = "multi_thread")]
+async fn in_a_cluster_each_id_counts_once_wherever_its_slot_is() {
+    let cluster = Cluster::start(3, 0).await;
+    let url = cluster.setting();
+    let settings = [&*url, "REDIS_TIMEOUT=2s", "ADMIN_API=true", "ADMIN_TOKEN=a token of some length"];
+    let [one, other] = [Tollgate::start(RULES, &settings), Tollgate::start(RULES, &settings)];
+    let tried = |service: &Tollgate, tenant: &str, id: &str| {
+        let body = json!({"kind": "top-up", "hits": 50, "id": id, "rule": "credit"}).to_string();
+        service.admin_with("POST", &format!("/credits?domain=llm&tenant={tenant}"), TOKEN, &body)
+    };
+    let credit = |service: &Tollgate, tenant: &str, id: &str| {
+        let (status, told) = tried(service, tenant, id);
+        let extra = told["counter"]["budget"]["extra"].as_u64().filter(|_| status == 200);
+        (told["repeated"] == true, extra.unwrap_or_else(|| panic!("{status} {told}")))
+    };
+    for tenant in (0..12).map(|i| format!("tenant{i}")) {
+        assert_eq!((credit(&one, &tenant, "a"), credit(&other, &tenant, "a")), ((false, 50), (true, 50)), "{tenant}");
+        let mut show = command();
+        show.args(["budget", "show", "--domain", "llm", &format!("tenant={tenant}")]);
+        show.envs([("REDIS_URL", url.trim_start_matches("REDIS_URL=")), ("REDIS_TIMEOUT", "20s")]);
+        let output = show.env("RULES", one.rules.path()).output().unwrap();
+        let told = String::from_utf8(output.stdout).unwrap();
+        assert!(told.contains("150 of 150 left, 0 used, 50 beyond the number"), "{told}");
+    }
+    assert!(cluster.sizes().await.iter().all(|keys| *keys > 2), "each node has some: {:?}", cluster.sizes().await);
+
+    let mut names: Vec<String> = Vec::new();
+    for node in &cluster.nodes {
+        names.extend(node.command::<Vec<String>>("KEYS *tenant=tenant0|*").await);
+    }
+    let tag = |name: &String| Some(name.split_once('{')?.1.split_once('}')?.0.to_owned());
+    let tag = names.iter().find_map(tag).unwrap_or_else(|| panic!("{names:?}"));
+    let slot = slot_of_tag(&tag);
+    let from = (0..3).find(|node| cluster.slots(*node).contains(&slot)).unwrap();
+    // A credit also writes a record of usage. While just one of the two has moved it fails, and is repeated.
+    let done = std::sync::Mutex::new(Vec::new());
+    let halfway = async || {
+        let id = ["b", "c"][done.lock().unwrap().len()];
+        let (status, told) = tried(&one, "tenant0", id);
+        let is_told = status == 200 || told["error"].to_string().contains("repeat the credit with the same ID");
+        assert!(is_told, "{status} {told}");
+        done.lock().unwrap().push(status == 200);
+    };
+    cluster.move_slot(slot, usize::from(from), usize::from(from + 1) % 3, halfway).await;
+    let done = done.into_inner().unwrap();
+    assert!(done.len() == 2 && done[0], "nothing has moved at first: {done:?}");
+    wait_until("the slot has moved", || tried(&other, "tenant0", "c").0 == 200);
+    for id in ["a", "b", "c"] {
+        assert_eq!(credit(&other, "tenant0", id), (true, 150), "{id}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_shows_a_balance_with_its_top_ups() {
+    let master = Redis::start();
+    let replica = master.start_replica(&[]).await;
+    let url = format!("REDIS_URL={}", master.url());
+    let service = Tollgate::start(RULES, &[&*url, "ADMIN_API=true", "ADMIN_TOKEN=a token of some length"]);
+    let top_up = json!({"kind": "top-up", "hits": 50, "id": "invoice", "rule": "credit"}).to_string();
+    assert_eq!(service.admin_with("POST", "/credits?domain=llm&tenant=acme", TOKEN, &top_up).0, 200);
+    assert_eq!(asks(&service, "hold", "a", 30).await.0, Code::Ok);
+    assert_eq!(asks(&service, "hold", "b", 70).await.0, Code::Ok);
+    assert_eq!(asks(&service, "settle", "b", 40).await.0, Code::Ok);
+    let get = || {
+        let mut get = command();
+        get.args(["counter", "get", "--replica", "--domain", "llm", "tenant=acme", "hold=none", "--json"]);
+        get.envs([("REDIS_URL", master.url()), ("REDIS_TIMEOUT", "20s".to_owned())]);
+        let output = get.env("RULES", service.rules.path()).output().unwrap();
+        serde_json::from_slice::<Value>(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+    };
+    // A replica hears of writes a moment later.
+    wait_until("the replica has heard of all", || get()[0]["budget"]["used"] == 40);
+    let told = &get()[0];
+    assert_eq!(
+        (&told["remaining"], &told["budget"]["extra"], &told["budget"]["held"]),
+        (&80.into(), &50.into(), &30.into())
+    );
+    assert!(told.to_string().contains(&replica.tcp_address()), "{told}");
+}
+
+/// An instance that decides alone knows nothing of a balance but its number.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_redis_an_instance_allows_its_part_of_the_number_of_a_balance_once() {
+    let rules = RULES.replace("{name: credit,", "{name: credit, failure_mode: local,");
+    let mut redis = Redis::start_with(&["--appendonly", "yes"]);
+    let url = format!("REDIS_URL={}", redis.url());
+    let settings = ["EXPECTED_REPLICAS=2", "ADMIN_API=true", "ADMIN_TOKEN=a token of some length"];
+    let service = Tollgate::start(&rules, &[&settings[..], &[&url]].concat());
+    let warning = "failure_mode: while Redis is unavailable, each instance allows its part of requests_per_unit again";
+    wait_until("it is advised against", || service.logs().iter().any(|line| line.to_string().contains(warning)));
+    let top_up = json!({"kind": "top-up", "hits": 900, "id": "invoice", "rule": "credit"}).to_string();
+    assert_eq!(service.admin_with("POST", "/credits?domain=llm&tenant=acme", TOKEN, &top_up).0, 200);
+    assert_eq!(asks(&service, "hold", "a", 1_000).await, (Code::Ok, 0));
+    assert_eq!(asks(&service, "settle", "a", 1_000).await.0, Code::Ok);
+    for (outage, allowed) in [Code::Ok, Code::OverLimit].into_iter().enumerate() {
+        redis.kill();
+        wait_until("the store is down", || service.metric("tollgate_store_up") == 0.0);
+        let stream = |name: &str| format!("{name}{outage}");
+        assert_eq!(asks(&service, "hold", &stream("b"), 51).await.0, Code::OverLimit, "half of the number is 50");
+        assert_eq!(asks(&service, "hold", &stream("c"), 50).await.0, allowed, "all is used, and it does not know");
+        assert_eq!(asks(&service, "settle", &stream("c"), 50).await.0, Code::Ok);
+        assert_eq!(asks(&service, "hold", &stream("d"), 1).await.0, Code::OverLimit);
+        redis.restart();
+        wait_until("the store is up", || service.metric("tollgate_store_up") == 1.0);
+        assert_eq!(asks(&service, "hold", &stream("e"), 1).await.0, Code::OverLimit, "all is used");
+    }
 }

@@ -13,7 +13,7 @@ use crate::algorithm::{
     Algorithm, Declared, Kind, Limit, LimitError, LimitErrors, NEVER, Options, StartsOn, TimeZone, Written,
 };
 use crate::descriptor::Unit;
-use crate::rules::checked::{Allowance, LimitConfig, RuleLimitConfig, SettingOrigin, SettingOrigins};
+use crate::rules::checked::{Allowance, FailureMode, LimitConfig, RuleLimitConfig, SettingOrigin, SettingOrigins};
 use crate::rules::config::{FieldPath, Raw, RawLimit, RawMapping};
 use crate::rules::options::enforce::Share;
 use crate::rules::options::{self, RuleOptions, denied_body, lease, own_share};
@@ -119,6 +119,7 @@ impl Tree<'_, '_> {
         if let (Some(options), Some(limit)) = (&options, &limit) {
             self.check_small(raw, path, limit.number() / u64::from(options.cost), limit.algorithm());
             self.check_estimate(path, limit, options.cost);
+            self.check_alone(path, limit, common.failure_mode);
         }
         // Invalid values have been reported.
         let config = LimitConfig { allowance: Allowance::Limited(limit?), options: options?, origins, ..common };
@@ -237,6 +238,16 @@ impl Tree<'_, '_> {
         let message =
             format!("is more than the whole budget, so {denied} is denied: lower it, or raise requests_per_unit");
         self.complaints.warn(path.key(key), message);
+    }
+
+    /// Warns of a balance of which instances that decide alone would allow a part again, whatever of it is used.
+    fn check_alone(&mut self, path: FieldPath<'_>, limit: &Limit, failure_mode: FailureMode) {
+        if limit.is_balance() && limit.number() > 0 && failure_mode == FailureMode::Local {
+            let message = "while Redis is unavailable, each instance allows its part of requests_per_unit again, even \
+                           if the balance is used up, and no top-up: write failure_mode: closed, or \
+                           requests_per_unit: 0 and top-ups alone";
+            self.complaints.warn(path.key("failure_mode"), message);
+        }
     }
 
     /// Suggests an alternative for a small number, if the default algorithm was not chosen explicitly.
