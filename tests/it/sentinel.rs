@@ -148,6 +148,21 @@ impl Watched {
     }
 }
 
+/// Waits until a replica is promoted, and returns its place.
+async fn promoted(watched: &Watched) -> usize {
+    let mut promoted = None;
+    wait_until_async("a replica is promoted", async || {
+        for (place, redis) in watched.redis.iter().enumerate().skip(1) {
+            if is_master(redis).await {
+                promoted = Some(place);
+            }
+        }
+        promoted.is_some()
+    })
+    .await;
+    promoted.unwrap()
+}
+
 /// Returns whether a server says that it is a master. A Sentinel that promotes it closes its connections.
 async fn is_master(redis: &Redis) -> bool {
     let ask = async || {
@@ -327,16 +342,7 @@ async fn sentinels_that_fall_silent_during_a_failover_cost_no_durable_charge() {
     watched.sentinels[1..].iter().for_each(Redis::freeze);
     wait_until("two are silent", || says("the sentinels do not answer"));
     try_said(watched.ports[0], &["SENTINEL", "FAILOVER", "main"]).await.unwrap();
-    let mut promoted = None;
-    wait_until_async("a replica is promoted", async || {
-        for (place, redis) in watched.redis.iter().enumerate().skip(1) {
-            if is_master(redis).await {
-                promoted = Some(place);
-            }
-        }
-        promoted.is_some()
-    })
-    .await;
+    let promoted = promoted(&watched).await;
     watched.sentinels[0].freeze();
     tokio::time::sleep(Duration::from_millis(1_200)).await;
     watched.sentinels.iter().for_each(Redis::thaw);
@@ -347,8 +353,48 @@ async fn sentinels_that_fall_silent_during_a_failover_cost_no_durable_charge() {
     for task in tasks {
         task.await.unwrap();
     }
-    let (admitted, charged) = (answers.ok(), count(&watched.redis[promoted.unwrap()]).await);
+    let (admitted, charged) = (answers.ok(), count(&watched.redis[promoted]).await);
     assert!(charged >= admitted, "{admitted} admitted, {charged} charged");
+}
+
+/// A Sentinel that hears nothing of the replica that it has promoted gives up. The replica then calls itself a master
+/// for some seconds, until the Sentinels tell it to follow, or promote it again, which loses what others confirm alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_it_is_open_whether_a_replica_is_promoted_nothing_durable_passes() {
+    let watched = Watched::start_with(2, &[], "").await;
+    let settings = ["REDIS_TYPE=sentinel", "REDIS_TIMEOUT=400ms", "LOCAL_CACHE_SIZE_IN_BYTES=0"];
+    let tollgate = Tollgate::start(DURABLE, &[&[&*watched.setting()], &settings[..]].concat());
+    assert_decides(&tollgate).await;
+    let (answers, tasks) = load(&tollgate, 4).await;
+    wait_until("some have passed", || answers.ok() > 20);
+    try_said(watched.ports[0], &["SENTINEL", "FAILOVER", "main"]).await.unwrap();
+    let promoted = promoted(&watched).await;
+    watched.redis[promoted].freeze();
+    let has = async |sentinel: usize, of: &str, name: &str, value: &str| {
+        let told = said(watched.ports[sentinel], &["SENTINEL", of, "main"]).await;
+        told.iter().any(|pair| *pair == (name.to_owned(), value.to_owned()))
+    };
+    wait_until_async("the first one gives up", async || has(0, "MASTER", "flags", "master").await).await;
+    watched.redis[promoted].thaw();
+    let is_open = async || {
+        let mut all = true;
+        for sentinel in 0..3 {
+            all &= has(sentinel, "REPLICAS", "role-reported", "master").await;
+        }
+        all
+    };
+    wait_until_async("all hear that the replica calls itself a master", is_open).await;
+    // They are asked ten times a second.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let before = answers.ok();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let passed = answers.ok() - before;
+    assert!(passed == 0 || !is_open().await, "{passed} passed");
+    wait_until("it follows again, and confirms", || answers.ok() > before + 20);
+    answers.ends.store(true, Ordering::SeqCst);
+    for task in tasks {
+        task.await.unwrap();
+    }
 }
 
 /// The previous master accepts writes for ten seconds after a planned failover, and loses them.

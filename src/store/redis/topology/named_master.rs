@@ -10,6 +10,10 @@
 //! What a silent Sentinel has said of a failover and of replicas counts for [`REMEMBERED`]. It may have begun a
 //! failover before it fell silent: a replica that is promoted then follows the old master no more, but others still do,
 //! and would confirm durable charges that are lost. What it said of a master that has been replaced counts no more.
+//!
+//! A Sentinel may give a failover up after it has promoted a replica. Until it makes that follow the master again, or
+//! promotes it in earnest, it is open which of the two counts, so the failover counts as in progress. An earlier master
+//! that comes back calls itself a master for some seconds, too, and is known.
 
 use std::time::Duration;
 
@@ -37,8 +41,10 @@ pub(super) struct SentinelAnswer {
     pub(super) epoch: u64,
     /// Whether a failover is in progress whose promoted replica is not named yet.
     pub(super) is_failing_over: bool,
-    /// Number of replicas that are up and follow the master.
-    pub(super) replicas: usize,
+    /// Replicas that are up and follow the master.
+    pub(super) following: Vec<Place>,
+    /// Replicas that are up and call themselves masters.
+    pub(super) promoted: Vec<Place>,
 }
 
 /// The master that all answers together name.
@@ -49,6 +55,8 @@ pub(super) struct NamedMaster {
     overruled: Option<Instant>,
     /// The number of replicas that the last answers told.
     replicas: usize,
+    /// Earlier masters that have not been told to follow another one.
+    replaced: Vec<Place>,
 }
 
 /// What a Sentinel has said.
@@ -69,7 +77,7 @@ impl NamedMaster {
     /// Creates the record of this number of Sentinels, before any answer.
     pub(super) fn new(sentinels: usize) -> NamedMaster {
         let sentinels = (0..sentinels).map(|_| Heard::default()).collect();
-        NamedMaster { sentinels, known: None, overruled: None, replicas: 0 }
+        NamedMaster { sentinels, known: None, overruled: None, replicas: 0, replaced: Vec::new() }
     }
 
     /// Returns the master.
@@ -84,10 +92,15 @@ impl NamedMaster {
 
     /// Records the answer of the Sentinel with this index. Returns the master if it has changed.
     pub(super) fn note(&mut self, sentinel: usize, answer: SentinelAnswer, now: Instant) -> Option<Place> {
-        let (master, epoch) = (answer.master.clone(), answer.epoch);
+        let (master, epoch, before) = (answer.master.clone(), answer.epoch, self.master().cloned());
+        self.replaced.retain(|place| !answer.following.contains(place));
         self.sentinels[sentinel] = Heard { last: Some((answer, now)), is_silent: false };
         let moved = self.choose(master, epoch, now);
-        self.replicas = self.remembered(now).map(|answer| answer.replicas).max().unwrap_or(0);
+        if let Some(now) = &moved {
+            self.replaced.extend(before);
+            self.replaced.retain(|place| place != now);
+        }
+        self.replicas = self.most_following(now).unwrap_or(0);
         moved
     }
 
@@ -123,15 +136,20 @@ impl NamedMaster {
         self.answers(now).count()
     }
 
-    /// Returns whether a failover is in progress whose new master is not known yet.
+    /// Returns whether a failover is in progress whose new master is not known yet, or was given up half-way.
     pub(super) fn is_failing_over(&self, now: Instant) -> bool {
-        self.remembered(now).any(|answer| answer.is_failing_over)
+        let is_open = |place: &Place| Some(place) != self.master() && !self.replaced.contains(place);
+        self.remembered(now).any(|answer| answer.is_failing_over || answer.promoted.iter().any(is_open))
     }
 
     /// Returns the number of replicas that follow the master: the largest that any Sentinel reports. While none
     /// answers, it is what they reported last.
     pub(super) fn replicas(&self, now: Instant) -> usize {
-        self.remembered(now).map(|answer| answer.replicas).max().unwrap_or(self.replicas)
+        self.most_following(now).unwrap_or(self.replicas)
+    }
+
+    fn most_following(&self, now: Instant) -> Option<usize> {
+        self.remembered(now).map(|answer| answer.following.len()).max()
     }
 
     fn answers(&self, now: Instant) -> impl Iterator<Item = &SentinelAnswer> {
@@ -168,7 +186,13 @@ mod tests {
     use super::*;
 
     fn at(port: u16, epoch: u64) -> SentinelAnswer {
-        SentinelAnswer { master: Place::Tcp("10.0.0.1".into(), port), epoch, is_failing_over: false, replicas: 0 }
+        let master = Place::Tcp("10.0.0.1".into(), port);
+        SentinelAnswer { master, epoch, is_failing_over: false, following: Vec::new(), promoted: Vec::new() }
+    }
+
+    /// An answer that names the first master, which so many replicas follow.
+    fn followed_by(replicas: u16) -> SentinelAnswer {
+        SentinelAnswer { following: (0..replicas).map(|replica| place(10 + replica)).collect(), ..at(1, 3) }
     }
 
     fn place(port: u16) -> Place {
@@ -221,8 +245,9 @@ mod tests {
     #[test]
     fn what_a_silent_sentinel_said_of_a_failover_counts_for_a_while() {
         let (mut named, start) = (NamedMaster::new(3), Instant::now());
-        named.note(0, SentinelAnswer { is_failing_over: true, replicas: 2, ..at(1, 3) }, start);
-        named.note(1, SentinelAnswer { replicas: 1, ..at(1, 3) }, start);
+        let fails_over = SentinelAnswer { is_failing_over: true, ..followed_by(2) };
+        named.note(0, fails_over.clone(), start);
+        named.note(1, followed_by(1), start);
         assert!(named.is_failing_over(start));
         assert_eq!((named.replicas(start), named.answering(start)), (2, 2));
         named.note_silence(0);
@@ -230,7 +255,7 @@ mod tests {
         assert_eq!(named.answering(start + FRESH), 0, "whatever became of who asks it");
         // The replica that it promotes follows the old master no more; the other one must not confirm for both.
         let later = start + REMEMBERED - Duration::from_millis(1);
-        named.note(1, SentinelAnswer { replicas: 1, ..at(1, 3) }, later);
+        named.note(1, followed_by(1), later);
         assert_eq!((named.is_failing_over(later), named.replicas(later)), (true, 2));
         let last = start + REMEMBERED;
         assert_eq!((named.is_failing_over(last), named.replicas(last)), (false, 1));
@@ -238,10 +263,36 @@ mod tests {
         named.note_silence(1);
         assert_eq!(named.replicas(last + 2 * REMEMBERED), 2);
         // Both have died with the old master. The new one has one replica, which is enough.
-        named.note(0, SentinelAnswer { is_failing_over: true, replicas: 2, ..at(1, 3) }, last);
+        named.note(0, fails_over, last);
         named.note_silence(0);
         assert_eq!((named.is_failing_over(last), named.replicas(last)), (true, 2));
-        assert_eq!(named.note(2, SentinelAnswer { replicas: 1, ..at(2, 4) }, last), Some(place(2)));
+        assert_eq!(
+            named.note(2, SentinelAnswer { epoch: 4, master: place(2), ..followed_by(1) }, last),
+            Some(place(2))
+        );
         assert_eq!((named.is_failing_over(last), named.replicas(last)), (false, 1));
+    }
+
+    #[test]
+    fn a_failover_that_is_given_up_half_way_is_open_and_an_earlier_master_that_comes_back_is_not() {
+        let (mut named, now) = (NamedMaster::new(2), Instant::now());
+        named.note(0, followed_by(2), now);
+        // It has promoted 11, and given up.
+        let half = SentinelAnswer { promoted: vec![place(11)], ..followed_by(1) };
+        named.note(0, half.clone(), now);
+        named.note(1, followed_by(2), now);
+        assert!(named.is_failing_over(now));
+        named.note(0, followed_by(2), now);
+        assert!(!named.is_failing_over(now), "it follows again");
+        // Now it is the master. One Sentinel names it as promoted, and one the earlier master, which comes back.
+        let of_new = |promoted| SentinelAnswer { master: place(11), promoted, ..followed_by(1) };
+        named.note(1, half, now);
+        assert!(named.note(0, SentinelAnswer { epoch: 4, ..of_new(vec![place(1)]) }, now).is_some());
+        assert!(!named.is_failing_over(now));
+        // Once it has followed, it is a replica like others.
+        let follows = SentinelAnswer { following: vec![place(10), place(1)], ..of_new(Vec::new()) };
+        named.note(0, SentinelAnswer { epoch: 4, ..follows }, now);
+        named.note(0, SentinelAnswer { epoch: 4, ..of_new(vec![place(1)]) }, now);
+        assert!(named.is_failing_over(now));
     }
 }

@@ -299,8 +299,8 @@ impl SentinelAnswer {
         let flags = told.get("flags").map_or("", String::as_str);
         let is_in_failover = flags.split(',').any(|flag| flag == "failover_in_progress");
         let master = address_of(address).ok_or(Cause::NotSentinel)?;
-        let replicas = in_step(replicas);
-        Ok(SentinelAnswer { is_failing_over: is_in_failover && master == known, master, epoch, replicas })
+        let (following, promoted) = (in_step(replicas), promoted(replicas));
+        Ok(SentinelAnswer { is_failing_over: is_in_failover && master == known, master, epoch, following, promoted })
     }
 }
 
@@ -311,14 +311,27 @@ fn address_of(said: &Value) -> Option<Place> {
     Some(Place::Tcp(text(host)?, text(port)?.parse().ok()?))
 }
 
-/// Returns the number of replicas that are up and follow their master.
-fn in_step(said: &Value) -> usize {
-    let Value::Array(said) = said else { return 0 };
-    let is_in_step = |replica: &HashMap<String, String>| {
-        let is = |name: &str, value: &str| replica.get(name).is_some_and(|found| found == value);
-        is_up(replica) && is("role-reported", "slave") && is("master-link-status", "ok")
-    };
-    said.iter().map(pairs).filter(is_in_step).count()
+/// Returns the replicas that are up and follow their master.
+fn in_step(said: &Value) -> Vec<Place> {
+    up(said, |replica| reports(replica, "role-reported", "slave") && reports(replica, "master-link-status", "ok"))
+}
+
+/// Returns the replicas that are up and call themselves masters.
+fn promoted(said: &Value) -> Vec<Place> {
+    up(said, |replica| reports(replica, "role-reported", "master"))
+}
+
+fn up(said: &Value, is: impl Fn(&HashMap<String, String>) -> bool) -> Vec<Place> {
+    let Value::Array(said) = said else { return Vec::new() };
+    said.iter()
+        .map(pairs)
+        .filter(|replica| is_up(replica) && is(replica))
+        .filter_map(|replica| place(&replica))
+        .collect()
+}
+
+fn reports(replica: &HashMap<String, String>, name: &str, value: &str) -> bool {
+    replica.get(name).is_some_and(|found| found == value)
 }
 
 /// Returns whether a Sentinel reaches a server.
@@ -393,7 +406,13 @@ mod tests {
     }
 
     fn named_by(port: u16, epoch: u64) -> SentinelAnswer {
-        SentinelAnswer { master: place_at(port), epoch, is_failing_over: false, replicas: 0 }
+        SentinelAnswer {
+            master: place_at(port),
+            epoch,
+            is_failing_over: false,
+            following: Vec::new(),
+            promoted: Vec::new(),
+        }
     }
 
     #[tokio::test]
@@ -465,17 +484,21 @@ mod tests {
 
     #[test]
     fn a_replica_that_was_promoted_or_is_cut_off_confirms_nothing() {
-        let replica = |flags: &str, role: &str, link: &str| {
-            let pairs = [("flags", flags), ("role-reported", role), ("master-link-status", link)];
-            Value::Array(pairs.iter().flat_map(|(name, value)| [bulk(name), bulk(value)]).collect())
+        let replica = |port: &str, flags: &str, role: &str, link: &str| {
+            let address = [("ip", "10.0.0.1"), ("port", port)];
+            let told = [("flags", flags), ("role-reported", role), ("master-link-status", link)];
+            let pairs = address.into_iter().chain(told);
+            Value::Array(pairs.flat_map(|(name, value)| [bulk(name), bulk(value)]).collect())
         };
         let said = Value::Array(vec![
-            replica("slave", "slave", "ok"),
-            replica("slave", "slave", "err"),
-            replica("slave", "master", "ok"),
-            replica("s_down,slave", "slave", "ok"),
-            replica("slave,promoted", "slave", "ok"),
+            replica("1", "slave", "slave", "ok"),
+            replica("2", "slave", "slave", "err"),
+            replica("3", "slave", "master", "ok"),
+            replica("4", "s_down,slave", "slave", "ok"),
+            replica("5", "slave,promoted", "slave", "ok"),
+            replica("6", "s_down,slave", "master", "ok"),
         ]);
-        assert_eq!((in_step(&said), in_step(&Value::Nil)), (2, 0));
+        assert_eq!((in_step(&said), promoted(&said)), (vec![place_at(1), place_at(5)], vec![place_at(3)]));
+        assert_eq!((in_step(&Value::Nil), promoted(&Value::Nil)), (Vec::new(), Vec::new()));
     }
 }
