@@ -604,24 +604,7 @@ fn wait_ms(limits: &[Limited<'_>], role: Role) -> Option<u64> {
     Some(longest)
 }
 /// The verdict of a limit that an adjustment blocks. It has no retry time.
-static BLOCKED: CheckVerdict = CheckVerdict {
-    own: Verdict {
-        allowed: false,
-        remaining: 0,
-        excess: None,
-        reset_after_ms: 0,
-        retry_after_ms: None,
-        delay_ms: 0,
-        held: None,
-        extra: 0,
-        learned: 0,
-    },
-    ban: None,
-    lease: None,
-    share: None,
-    is_known: false,
-    at_ms: 0,
-};
+static BLOCKED: CheckVerdict = CheckVerdict::new(Verdict::NOTHING, 0);
 
 /// Returns the limit of a descriptor to report: of the exceeded limits, the one with the longest retry time; if none is
 /// exceeded, the one with the least remaining. Limits with unknown values come last. Limits that deny the request come

@@ -185,17 +185,7 @@ mod tests {
     fn a_request_that_comes_over_the_limit_is_near_it_first() {
         let said = |allowed, remaining, excess| {
             let reset_after_ms = 1_000;
-            Verdict {
-                allowed,
-                remaining,
-                excess,
-                reset_after_ms,
-                retry_after_ms: Some(0),
-                delay_ms: 0,
-                held: None,
-                extra: 0,
-                learned: 0,
-            }
+            Verdict { allowed, remaining, excess, reset_after_ms, retry_after_ms: Some(0), ..Verdict::NOTHING }
         };
         let of = |verdict, hits| {
             let Around { near, over } = Around::of(verdict, 20, 16, hits);

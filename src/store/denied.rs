@@ -397,17 +397,8 @@ mod tests {
 
     /// Returns the verdicts of a store that denies for this long.
     fn denied(retry_after_ms: u64) -> Verdicts {
-        let own = Verdict {
-            allowed: false,
-            remaining: 0,
-            excess: None,
-            reset_after_ms: retry_after_ms + 100,
-            retry_after_ms: Some(retry_after_ms),
-            delay_ms: 0,
-            held: None,
-            extra: 0,
-            learned: 0,
-        };
+        let own =
+            Verdict { reset_after_ms: retry_after_ms + 100, retry_after_ms: Some(retry_after_ms), ..Verdict::NOTHING };
         Verdicts::from([Some(CheckVerdict::new(own, 0))])
     }
 

@@ -578,17 +578,7 @@ mod tests {
     }
 
     fn remaining(remaining: u64) -> Verdict {
-        Verdict {
-            allowed: true,
-            remaining,
-            excess: None,
-            reset_after_ms: 60_000,
-            retry_after_ms: Some(0),
-            delay_ms: 0,
-            held: None,
-            extra: 0,
-            learned: 0,
-        }
+        Verdict { allowed: true, remaining, reset_after_ms: 60_000, retry_after_ms: Some(0), ..Verdict::NOTHING }
     }
 
     fn find(book: &Book, name: &str) -> Found {

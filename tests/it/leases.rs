@@ -40,17 +40,7 @@ fn a_lease_is_as_large_as_the_demand_and_near_the_limit_there_is_none() {
     let limit = sliding_log(1_000, 60_000);
     let asks = |remaining, demand| {
         let mut account = Account::new(limit, lease(100, 100, &limit), Duration::ZERO);
-        let told = Verdict {
-            allowed: true,
-            remaining,
-            excess: None,
-            reset_after_ms: 1,
-            retry_after_ms: Some(0),
-            delay_ms: 0,
-            held: None,
-            extra: 0,
-            learned: 0,
-        };
+        let told = Verdict { allowed: true, remaining, reset_after_ms: 1, retry_after_ms: Some(0), ..Verdict::NOTHING };
         account.question(demand, Duration::ZERO);
         account.note(&limit, told, Duration::ZERO);
         let question = account.question(1, Duration::ZERO);
@@ -65,17 +55,8 @@ fn a_clock_that_reads_a_little_less_than_before_breaks_nothing() {
     let limit = sliding_log(1_000, 60_000);
     let at = Duration::from_millis(500);
     let mut account = Account::new(limit, lease(100, 10_000, &limit), at);
-    let told = Verdict {
-        allowed: true,
-        remaining: 900,
-        excess: None,
-        reset_after_ms: 60_000,
-        retry_after_ms: Some(0),
-        delay_ms: 0,
-        held: None,
-        extra: 0,
-        learned: 0,
-    };
+    let told =
+        Verdict { allowed: true, remaining: 900, reset_after_ms: 60_000, retry_after_ms: Some(0), ..Verdict::NOTHING };
     account.note(&limit, told, at);
     let question = account.question(1, at);
     let granted = Granted { hits: 5, until_ms: 20_000, out: 5 };

@@ -128,17 +128,7 @@ impl Store for Crowded {
     }
 
     fn known_denial(&self, check: &Check) -> Option<CheckVerdict> {
-        let own = Verdict {
-            allowed: false,
-            remaining: 0,
-            excess: None,
-            reset_after_ms: 1,
-            retry_after_ms: Some(1),
-            delay_ms: 0,
-            held: None,
-            extra: 0,
-            learned: 0,
-        };
+        let own = Verdict { reset_after_ms: 1, retry_after_ms: Some(1), ..Verdict::NOTHING };
         let known = CheckVerdict { is_known: true, ..CheckVerdict::new(own, 0) };
         check.key.as_str().contains("user=denied").then_some(known)
     }

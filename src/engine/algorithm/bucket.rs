@@ -204,13 +204,10 @@ pub(super) fn decide(
     let verdict = Verdict {
         allowed,
         remaining: room(missing, fraction).max(0).unsigned_abs(),
-        excess: None,
         reset_after_ms,
         retry_after_ms,
         delay_ms: if allowed && hits > 0 && missing >= burst { leak(missing - burst, fraction) } else { 0 },
-        held: None,
-        extra: 0,
-        learned: 0,
+        ..Verdict::NOTHING
     };
     let state = match state {
         // A larger amount than the present limit can use may matter to another limit, so it is stored unchanged.

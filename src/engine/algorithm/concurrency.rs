@@ -164,17 +164,7 @@ pub(super) fn decide(
         retry_after_ms = enough.map(|slot| slot.at + held - now);
     }
     let remaining = number.saturating_sub(used).into();
-    let verdict = Verdict {
-        allowed,
-        remaining,
-        excess: None,
-        reset_after_ms,
-        retry_after_ms,
-        delay_ms: 0,
-        held: None,
-        extra: 0,
-        learned: 0,
-    };
+    let verdict = Verdict { allowed, remaining, reset_after_ms, retry_after_ms, ..Verdict::NOTHING };
     (changed.then_some((State { used, slots, denied }, reset_after_ms)), verdict)
 }
 

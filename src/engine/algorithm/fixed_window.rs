@@ -129,10 +129,7 @@ pub(super) fn decide(
         } else {
             Some(reset_after_ms)
         },
-        delay_ms: 0,
-        held: None,
-        extra: 0,
-        learned: 0,
+        ..Verdict::NOTHING
     };
     ((charged || set_back).then_some((State { window, count }, kept_ms)), verdict)
 }

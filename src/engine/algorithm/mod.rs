@@ -406,6 +406,19 @@ pub struct Held {
 }
 
 impl Verdict {
+    /// Nothing is allowed, now or later. Other verdicts differ from it.
+    pub const NOTHING: Verdict = Verdict {
+        allowed: false,
+        remaining: 0,
+        excess: None,
+        reset_after_ms: 0,
+        retry_after_ms: None,
+        delay_ms: 0,
+        held: None,
+        extra: 0,
+        learned: 0,
+    };
+
     /// Returns this verdict on a request that another limit denies, with what is left of the counter by the other one.
     #[must_use]
     pub fn as_left(self, other: Verdict) -> Verdict {

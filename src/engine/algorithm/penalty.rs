@@ -166,13 +166,9 @@ impl Penalty {
         let verdict = Verdict {
             allowed: since == 0,
             remaining: remaining.into(),
-            excess: None,
             reset_after_ms,
             retry_after_ms: Some(if since > 0 { left } else { 0 }),
-            delay_ms: 0,
-            held: None,
-            extra: 0,
-            learned: 0,
+            ..Verdict::NOTHING
         };
         (changed.then(|| (State { since, until, denials }, until.saturating_sub(now))), verdict)
     }

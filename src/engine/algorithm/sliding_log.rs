@@ -195,17 +195,7 @@ pub(super) fn decide(
     let changed = charged || set_back;
     (
         changed.then_some((log.change, reset_after_ms)),
-        Verdict {
-            allowed,
-            remaining,
-            excess: None,
-            reset_after_ms,
-            retry_after_ms,
-            delay_ms: 0,
-            held: None,
-            extra: 0,
-            learned: 0,
-        },
+        Verdict { allowed, remaining, reset_after_ms, retry_after_ms, ..Verdict::NOTHING },
     )
 }
 

@@ -84,13 +84,9 @@ pub(super) fn decide(
             let verdict = Verdict {
                 allowed: true,
                 remaining: (number - sum).unsigned_abs(),
-                excess: None,
                 reset_after_ms: (index + segments + 1) * segment - now,
                 retry_after_ms: Some(0),
-                delay_ms: 0,
-                held: None,
-                extra: 0,
-                learned: 0,
+                ..Verdict::NOTHING
             };
             return (Some((change, verdict.reset_after_ms)), verdict);
         }
@@ -168,13 +164,9 @@ pub(super) fn decide(
     let verdict = Verdict {
         allowed,
         remaining: (number - used(&counts)).max(0).unsigned_abs(),
-        excess: None,
         reset_after_ms,
         retry_after_ms,
-        delay_ms: 0,
-        held: None,
-        extra: 0,
-        learned: 0,
+        ..Verdict::NOTHING
     };
     ((charged || set_back).then_some((Change::Other(State { index, counts }), reset_after_ms)), verdict)
 }

@@ -226,7 +226,7 @@ impl Ban {
 
 impl CheckVerdict {
     /// Returns the verdict of a limit alone, at this time on the store's clock.
-    pub fn new(own: Verdict, at_ms: u64) -> CheckVerdict {
+    pub const fn new(own: Verdict, at_ms: u64) -> CheckVerdict {
         CheckVerdict { own, ban: None, lease: None, share: None, is_known: false, at_ms }
     }
 

@@ -302,17 +302,7 @@ fn a_store_says_when_it_charged_and_takes_that_back_also_in_a_group_that_is_deni
 fn only_what_was_charged_is_taken_back_and_by_nobody_but_the_limit() {
     let limit = limit(Algorithm::SlidingWindow, 10, 60_000);
     let verdict = |allowed| {
-        let own = Verdict {
-            allowed,
-            remaining: 0,
-            excess: None,
-            reset_after_ms: 7,
-            retry_after_ms: Some(0),
-            delay_ms: 0,
-            held: None,
-            extra: 0,
-            learned: 0,
-        };
+        let own = Verdict { allowed, reset_after_ms: 7, retry_after_ms: Some(0), ..Verdict::NOTHING };
         CheckVerdict::new(own, START)
     };
     let asked = check(0, limit, 3);

@@ -374,9 +374,7 @@ fn verdict(answer: &[u8; ANSWER]) -> Result<Verdict, StoreError> {
         reset_after_ms: time(reset_after)?,
         retry_after_ms: if f64::from_le_bytes(retry_after) == NEVER { None } else { Some(time(retry_after)?) },
         delay_ms: time(delay)?,
-        held: None,
-        extra: 0,
-        learned: 0,
+        ..Verdict::NOTHING
     })
 }
 
