@@ -214,6 +214,14 @@ impl Answers {
     fn ok(&self) -> u64 {
         self.ok.load(Ordering::SeqCst)
     }
+
+    /// Ends the load.
+    async fn end(&self, tasks: Vec<tokio::task::JoinHandle<()>>) {
+        self.ends.store(true, Ordering::SeqCst);
+        for task in tasks {
+            task.await.unwrap();
+        }
+    }
 }
 
 /// Asks on and on, by so many clients.
@@ -234,6 +242,17 @@ async fn load(tollgate: &Tollgate, clients: usize) -> (Arc<Answers>, Vec<tokio::
         }));
     }
     (answers, tasks)
+}
+
+/// Starts Tollgate with a durable limit, and a load of which some requests have passed.
+async fn durable_load(watched: &Watched, timeout: &str) -> (Tollgate, Arc<Answers>, Vec<tokio::task::JoinHandle<()>>) {
+    let timeout = format!("REDIS_TIMEOUT={timeout}");
+    let settings = [&*watched.setting(), "REDIS_TYPE=sentinel", &timeout, "LOCAL_CACHE_SIZE_IN_BYTES=0"];
+    let tollgate = Tollgate::start(DURABLE, &settings);
+    assert_decides(&tollgate).await;
+    let (answers, tasks) = load(&tollgate, 4).await;
+    wait_until("some have passed", || answers.ok() > 20);
+    (tollgate, answers, tasks)
 }
 
 /// Takes all remaining hits in a few requests; returns their number.
@@ -270,10 +289,7 @@ async fn a_master_that_is_killed_costs_what_its_replica_had_not_heard_of() {
     let before = answers.ok();
     let unheard = before.saturating_sub(heard);
     wait_until("the replica has taken over", || answers.ok() > before);
-    answers.ends.store(true, Ordering::SeqCst);
-    for task in tasks {
-        task.await.unwrap();
-    }
+    answers.end(tasks).await;
     let admitted = answers.ok() + rest(&tollgate).await;
     // A client without an answer may have been charged, at most once each.
     assert!((LIMIT - 4..=LIMIT + unheard).contains(&admitted), "{admitted} admitted, {unheard} unheard of");
@@ -301,12 +317,7 @@ async fn a_master_that_is_killed_costs_what_its_replica_had_not_heard_of() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_planned_failover_loses_no_durable_charge_and_moves_connections_once() {
     let watched = Watched::start_with(2, &[], "").await;
-    let url = watched.setting();
-    let settings = [&*url, "REDIS_TYPE=sentinel", "REDIS_TIMEOUT=2s", "LOCAL_CACHE_SIZE_IN_BYTES=0"];
-    let tollgate = Tollgate::start(DURABLE, &settings);
-    assert_decides(&tollgate).await;
-    let (answers, tasks) = load(&tollgate, 4).await;
-    wait_until("some have passed", || answers.ok() > 20);
+    let (tollgate, answers, tasks) = durable_load(&watched, "2s").await;
     let old = watched.redis[0].tcp_address();
     watched.fail_over().await;
     let moves = || {
@@ -317,10 +328,7 @@ async fn a_planned_failover_loses_no_durable_charge_and_moves_connections_once()
     wait_until("the sentinels name the promoted replica", || moves().iter().any(|(before, _)| *before == old));
     let before = answers.ok();
     wait_until("it decides", || answers.ok() > before + 20);
-    answers.ends.store(true, Ordering::SeqCst);
-    for task in tasks {
-        task.await.unwrap();
-    }
+    answers.end(tasks).await;
     let master = watched.master().await;
     assert_eq!(moves(), BTreeSet::from([(old, master.tcp_address())]), "there, and not back");
     // Every request that passed is charged where decisions are made now.
@@ -333,11 +341,7 @@ async fn a_planned_failover_loses_no_durable_charge_and_moves_connections_once()
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sentinels_that_fall_silent_during_a_failover_cost_no_durable_charge() {
     let watched = Watched::start_with(2, &[], "").await;
-    let settings = ["REDIS_TYPE=sentinel", "REDIS_TIMEOUT=400ms", "LOCAL_CACHE_SIZE_IN_BYTES=0"];
-    let tollgate = Tollgate::start(DURABLE, &[&[&*watched.setting()], &settings[..]].concat());
-    assert_decides(&tollgate).await;
-    let (answers, tasks) = load(&tollgate, 4).await;
-    wait_until("some have passed", || answers.ok() > 20);
+    let (tollgate, answers, tasks) = durable_load(&watched, "400ms").await;
     let says = |text: &str| tollgate.logs().iter().any(|line| line["message"].as_str().unwrap().contains(text));
     watched.sentinels[1..].iter().for_each(Redis::freeze);
     wait_until("two are silent", || says("the sentinels do not answer"));
@@ -349,10 +353,7 @@ async fn sentinels_that_fall_silent_during_a_failover_cost_no_durable_charge() {
     wait_until("they name the promoted replica", || says("the sentinels name another master"));
     let before = answers.ok();
     wait_until("it decides", || answers.ok() > before + 20);
-    answers.ends.store(true, Ordering::SeqCst);
-    for task in tasks {
-        task.await.unwrap();
-    }
+    answers.end(tasks).await;
     let (admitted, charged) = (answers.ok(), count(&watched.redis[promoted]).await);
     assert!(charged >= admitted, "{admitted} admitted, {charged} charged");
 }
@@ -362,11 +363,7 @@ async fn sentinels_that_fall_silent_during_a_failover_cost_no_durable_charge() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_it_is_open_whether_a_replica_is_promoted_nothing_durable_passes() {
     let watched = Watched::start_with(2, &[], "").await;
-    let settings = ["REDIS_TYPE=sentinel", "REDIS_TIMEOUT=400ms", "LOCAL_CACHE_SIZE_IN_BYTES=0"];
-    let tollgate = Tollgate::start(DURABLE, &[&[&*watched.setting()], &settings[..]].concat());
-    assert_decides(&tollgate).await;
-    let (answers, tasks) = load(&tollgate, 4).await;
-    wait_until("some have passed", || answers.ok() > 20);
+    let (_tollgate, answers, tasks) = durable_load(&watched, "400ms").await;
     try_said(watched.ports[0], &["SENTINEL", "FAILOVER", "main"]).await.unwrap();
     let promoted = promoted(&watched).await;
     watched.redis[promoted].freeze();
@@ -391,10 +388,7 @@ async fn while_it_is_open_whether_a_replica_is_promoted_nothing_durable_passes()
     let passed = answers.ok() - before;
     assert!(passed == 0 || !is_open().await, "{passed} passed");
     wait_until("it follows again, and confirms", || answers.ok() > before + 20);
-    answers.ends.store(true, Ordering::SeqCst);
-    for task in tasks {
-        task.await.unwrap();
-    }
+    answers.end(tasks).await;
 }
 
 /// The previous master accepts writes for ten seconds after a planned failover, and loses them.

@@ -22,7 +22,6 @@ use super::connection::{Connection, Fault};
 use crate::store;
 use crate::store::redis::doctor::cause::Cause;
 use crate::store::redis::topology::DialError;
-use crate::store::redis::topology::address::Place;
 
 /// How often a keeper polls whether its connection is closed, which costs Redis nothing.
 const POLL: Duration = Duration::from_secs(1);
@@ -163,8 +162,9 @@ impl Keeper {
         let mut doubts = self.shared.doubts.subscribe();
         let dialer = self.shared.pool.manager();
         let (mut moves, mut renewals) = (dialer.moves(), Some(dialer.access().renewals()));
-        if let Some(fault) = moved(&moves, &connection) {
-            return fault;
+        // A previous master must not decide, even if it answers.
+        if let Some(why) = dialer.moved_from(connection.place()) {
+            return Fault::Lost(why);
         }
         let (mut idle, mut heard) = (IDLE.0, Instant::now());
         let (mut pause, mut refusals_from) = (REFUSED.0, Instant::now());
@@ -177,8 +177,8 @@ impl Keeper {
                 () = connection.alarm() => {}
                 Ok(()) = doubts.changed() => {}
                 () = changed(&mut moves) => {
-                    if let Some(fault) = moved(&moves, &connection) {
-                        return fault;
+                    if let Some(why) = dialer.moved_from(connection.place()) {
+                        return Fault::Lost(why);
                     }
                     continue;
                 }
@@ -275,11 +275,4 @@ async fn changed<T>(receiver: &mut Option<watch::Receiver<T>>) {
     if !has_changed {
         pending::<()>().await;
     }
-}
-
-/// Returns a fault if the connection leads to a previous master, which must not decide even if it answers.
-fn moved(moves: &Option<watch::Receiver<Option<Place>>>, connection: &Connection) -> Option<Fault> {
-    let now = moves.as_ref()?.borrow();
-    let now = now.as_ref().filter(|now| *now != connection.place())?;
-    Some(Fault::Lost(format!("the master was {} and is {now}", connection.place())))
 }

@@ -185,8 +185,8 @@ impl Link {
         let dialer = self.shared.pool.manager();
         // Before the master is read: both change at once.
         let replicas = dialer.confirming();
-        if let Some(now) = dialer.moved_from(connection.place()) {
-            return Err(Fault::Lost(format!("the master was {} and is {now}", connection.place())));
+        if let Some(why) = dialer.moved_from(connection.place()) {
+            return Err(Fault::Lost(why));
         }
         // Half of the timeout, so that waiting for replicas is not mistaken for silence.
         Ok(Confirmation { replicas, within: self.confirmations.within(self.timeout() / 2) })

@@ -82,10 +82,10 @@ impl Dialer {
         }
     }
 
-    /// Returns the current place of the node if it is another than this one.
-    pub(crate) fn moved_from(&self, place: &Place) -> Option<Place> {
+    /// Returns why a connection to this place is outdated, if the node is elsewhere now.
+    pub(crate) fn moved_from(&self, place: &Place) -> Option<String> {
         let Target::Master(sentinels) = &self.target else { return None };
-        sentinels.moves().borrow().clone().filter(|now| now != place)
+        sentinels.moved_from(place).map(|now| format!("the master was {place} and is {now}"))
     }
 
     /// Makes a connection to the node.

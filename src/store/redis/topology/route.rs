@@ -70,7 +70,7 @@ impl Route {
     /// Returns why a connection to this place is outdated, if its node is elsewhere now.
     pub(crate) fn moved_from(&self, place: &Place) -> Option<String> {
         let Reach::One(dialer) = &self.reach else { return None };
-        Some(format!("the master was {place} and is {}", dialer.moved_from(place)?))
+        dialer.moved_from(place)
     }
 }
 

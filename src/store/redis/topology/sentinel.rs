@@ -87,6 +87,11 @@ impl Sentinels {
         self.master.subscribe()
     }
 
+    /// Returns the current place of the master if it is known and another than this one.
+    pub(super) fn moved_from(&self, place: &Place) -> Option<Place> {
+        self.master.borrow().as_ref().filter(|now| *now != place).cloned()
+    }
+
     /// Returns the cause if no Sentinel answers in time.
     pub(crate) fn silence(&self) -> Cause {
         Cause::NoSentinel(Cause::Silent(self.patience).to_string())
