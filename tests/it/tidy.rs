@@ -388,6 +388,7 @@ fn every_algorithm_is_one_pair_of_files() {
                 "ask",
                 "bucket",
                 "budget_stored",
+                "budget_terms",
                 "calendar",
                 "lease_terms",
                 "leased",

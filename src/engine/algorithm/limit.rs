@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::budget;
+use super::budget_terms;
 use super::calendar::Calendar;
 use super::concurrency;
 use super::fixed_window;
@@ -77,10 +77,10 @@ pub enum LimitError {
     #[error("segments must be from 1 to 60")]
     Segments,
     /// A budget with sub-windows and a calendar.
-    #[error("{}", budget::NO_SEGMENTS)]
+    #[error("{}", budget_terms::NO_SEGMENTS)]
     SegmentsOfCalendar,
     /// A balance with windows.
-    #[error("{}", budget::NO_WINDOWS)]
+    #[error("{}", budget_terms::NO_WINDOWS)]
     NoWindows(&'static str),
     /// A part to carry over that is none.
     #[error("carry_percent must be from 1 to 100: without it, nothing is carried over")]
@@ -137,7 +137,7 @@ pub enum LimitError {
     #[error("min_estimate, estimate and max_estimate must be in ascending order")]
     Estimates,
     /// `count_denied` on a budget.
-    #[error("{}", budget::COUNTS_NO_DENIED)]
+    #[error("{}", budget_terms::COUNTS_NO_DENIED)]
     DeniedOfBudget,
 }
 
@@ -304,7 +304,7 @@ impl Limit {
             Algorithm::FixedWindow => Options { starts: Some(given.starts.unwrap_or_default()), ..options },
             Algorithm::Budget => Options {
                 segments: given.segments.or(given.time_zone.is_none().then_some(sliding_window::SEGMENTS)),
-                settle_within: given.settle_within.or(Some(budget::SETTLE_WITHIN)),
+                settle_within: given.settle_within.or(Some(budget_terms::SETTLE_WITHIN)),
                 unsettled: Some(given.unsettled.unwrap_or_default()),
                 ..options
             },
@@ -442,13 +442,13 @@ impl Limit {
     pub fn figures(&self, ask: Ask, caller: Caller, clock: impl FnOnce() -> u64) -> [u64; FIGURES] {
         let figures = self.parameters.figures(caller);
         let figures = match (ask, self.algorithm()) {
-            (Ask::Settle(actual), Algorithm::Budget) => budget::Parameters::settling(figures, actual),
-            (Ask::Credit(credit), Algorithm::Budget) => budget::Parameters::crediting(figures, credit),
+            (Ask::Settle(actual), Algorithm::Budget) => budget_terms::Parameters::settling(figures, actual),
+            (Ask::Credit(credit), Algorithm::Budget) => budget_terms::Parameters::crediting(figures, credit),
             _ => figures,
         };
         match (&self.parameters, self.calendar()) {
             (Parameters::Budget(_), Some(calendar)) => {
-                budget::Parameters::of_window(figures, calendar.starts_from_earlier(clock()))
+                budget_terms::Parameters::of_window(figures, calendar.starts_from_earlier(clock()))
             }
             (_, Some(calendar)) => fixed_window::Parameters::calendar_figures(calendar, clock()),
             (_, None) => figures,
@@ -460,7 +460,7 @@ impl Limit {
     pub fn period_figure(&self, clock: impl FnOnce() -> u64) -> u64 {
         match (&self.parameters, self.calendar()) {
             (Parameters::Budget(_), Some(calendar)) => {
-                budget::Parameters::period_of_window(calendar.starts_from_earlier(clock()))
+                budget_terms::Parameters::period_of_window(calendar.starts_from_earlier(clock()))
             }
             _ => self.period_ms,
         }

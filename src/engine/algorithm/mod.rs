@@ -11,6 +11,7 @@ mod ask;
 mod bucket;
 pub mod budget;
 mod budget_stored;
+mod budget_terms;
 mod calendar;
 pub mod concurrency;
 pub mod fixed_window;

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use super::{Algorithm, StartsOn, TimeZone};
-use super::{budget, concurrency};
+use super::{budget_terms, concurrency};
 
 /// An option of algorithms, as rules have it.
 #[derive(Clone, Copy, Debug)]
@@ -161,7 +161,7 @@ options! {
                 zone, such as Asia/Shanghai or UTC. Without it, fixed windows have the length of the unit and are \
                 aligned to the epoch, and those of budgets slide.",
         example: "Asia/Shanghai",
-        conflicts: &[("segments", budget::NO_SEGMENTS)],
+        conflicts: &[("segments", budget_terms::NO_SEGMENTS)],
         is_explained: false
     }
     /// Fixed window and budget: the day on which windows of the calendar begin.
@@ -201,7 +201,7 @@ options! {
         about: "For budgets with a time_zone: the part of what is left of a window that is carried over into the next \
                 one, from 1 to 100 percent. Default: nothing is.",
         example: "20",
-        conflicts: &[("segments", budget::CARRIES_NO_SEGMENTS)],
+        conflicts: &[("segments", budget_terms::CARRIES_NO_SEGMENTS)],
         is_explained: false
     }
     /// Budget: what a stream holds that brings no estimate of its own.
@@ -238,7 +238,7 @@ options! {
         about: "Whether denied requests are charged as well. Default: true for fixed windows, false for others.",
         example: "true", conflicts: &[
             ("concurrency", concurrency::COUNTS_NO_DENIED),
-            ("budget", budget::COUNTS_NO_DENIED),
+            ("budget", budget_terms::COUNTS_NO_DENIED),
         ],
         is_explained: true
     }
